@@ -57,14 +57,14 @@ pub fn list(store: &Store, query: &Query) -> Page {
 /// The row of one trace.
 #[must_use]
 pub fn row(store: &Store, root: RootId) -> Option<Row> {
-    Some(row::of(&*store.get(root)?, wall_ns()))
+    row::of(&*store.get(root)?, wall_ns())
 }
 
 /// One trace with every span: the one that [`store::Store::find`] finds.
 #[must_use]
 pub fn trace(store: &Store, id: TraceId, span: Option<SpanId>) -> Option<TraceView> {
     let kept = store.find(id, span)?;
-    Some(TraceView::new(&kept, &store.traces(), wall_ns()))
+    TraceView::new(&kept, &store.traces(), wall_ns())
 }
 
 /// What runs now, oldest first; an operation older than `stuck_after_ns` counts as stuck.
@@ -93,12 +93,14 @@ pub fn network(store: &Store) -> NetworkView {
     let until = (!store.is_replayed()).then_some(now);
     let mut view = store.read_hour(|hour| NetworkView::of(hour, now, until));
     let traces = store.traces();
-    let readiness = traces.iter().filter_map(|kept| row::read(kept, now, |row| row.network));
+    let readiness = traces
+        .iter()
+        .filter_map(|kept| row::read(kept, now, |row| row.network).flatten());
     view.readiness = ReadinessCounts::of(readiness);
     let mut journeys: Vec<&Arc<Kept>> = traces.iter().filter(|kept| kept.index.reason.is_some()).collect();
     journeys.sort_by_key(|kept| Reverse((kept.index.start_unix_ns, kept.arrival)));
     journeys.truncate(MAX_JOURNEYS);
-    view.journeys = journeys.into_iter().map(|kept| row::of(kept, now)).collect();
+    view.journeys = journeys.into_iter().filter_map(|kept| row::of(kept, now)).collect();
     view
 }
 

@@ -519,7 +519,7 @@ fn a_pod_that_restarts_in_a_loop_keeps_nobodys_trace_from_the_store() {
     scene.agent.wait("the traces of the loop", looped);
     let (_, store) = scene.stop();
     let kept = store.traces();
-    let of = |name: &str| kept.iter().filter(|kept| kept.trace.identity.name == name).count();
+    let of = |name: &str| kept.iter().filter(|kept| kept.index.pod == name).count();
     assert!(kept.len() <= 64 && store.size().evicted > 100, "{:?}", store.size());
     assert!(of("quiet") >= 1 && of("loops") >= 20, "{} {}", of("quiet"), of("loops"));
 }

@@ -180,7 +180,7 @@ pub(super) fn run(query: &Query, traces: &[Arc<Kept>], size: &StoreSize, unix_ns
         plugins,
         causes,
         reasons: reasons.into_iter().collect(),
-        rows: rows.map(|kept| row::of(kept, unix_ns)).collect(),
+        rows: rows.filter_map(|kept| row::of(kept, unix_ns)).collect(),
     }
 }
 
@@ -226,7 +226,7 @@ impl KindFilter {
 }
 
 fn busy_ns(kept: &Kept, unix_ns: u64) -> u64 {
-    row::read(kept, unix_ns, |row| row.busy_ns)
+    row::read(kept, unix_ns, |row| row.busy_ns).unwrap_or_default()
 }
 
 fn count(traces: &[&Arc<Kept>], unix_ns: u64) -> Counts {

@@ -116,14 +116,15 @@ impl Row {
     }
 }
 
-/// The row of a kept trace at a wall-clock time; a closed trace's row does not depend on it.
-pub(super) fn of(kept: &Kept, unix_ns: u64) -> Row {
+/// The row of a kept trace at a wall-clock time; a closed trace's row does not depend on it. `None` as
+/// [`store::Kept::trace`].
+pub(super) fn of(kept: &Kept, unix_ns: u64) -> Option<Row> {
     read(kept, unix_ns, Row::clone)
 }
 
 /// Reads the row of a kept trace without a copy.
-pub(super) fn read<T>(kept: &Kept, unix_ns: u64, read: impl FnOnce(&Row) -> T) -> T {
-    kept.derived(|| Row::of(&kept.trace, &kept.index, unix_ns), read)
+pub(super) fn read<T>(kept: &Kept, unix_ns: u64, read: impl FnOnce(&Row) -> T) -> Option<T> {
+    kept.derived(|trace| Row::of(trace, &kept.index, unix_ns), read)
 }
 
 fn error_class(span: &Span) -> Option<String> {

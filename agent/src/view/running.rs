@@ -92,9 +92,10 @@ pub(super) fn operations(open: &[Arc<Kept>], unix_ns: u64, stuck_after_ns: u64) 
     let mut found: Vec<RunningOperation> = open
         .iter()
         .filter(|kept| kept.index.outcome == TraceOutcome::Running)
-        .flat_map(|kept| {
-            let trace = &kept.trace;
-            (0..trace.spans.len()).filter_map(move |index| running_at(trace, index, unix_ns, stuck_after_ns))
+        .filter_map(|kept| kept.trace())
+        .flat_map(|trace| {
+            let indices = 0..trace.spans.len();
+            indices.filter_map(move |index| running_at(&trace, index, unix_ns, stuck_after_ns))
         })
         .collect();
     found.sort_by_key(|operation| std::cmp::Reverse(operation.age_ns));

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::registry::{self, AttributeValue, Kind};
 use sandglass_model::trace::Relation;
-use sandglass_model::{Detail, PodIdentity, Span, SpanId, Status, Timestamp, Trace, TraceId};
+use sandglass_model::{PodIdentity, Span, SpanId, Status, Timestamp, Trace, TraceId};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::json::{as_optional_text, as_text};
 use super::now::end_or_now;
 use super::row::{self, Kept, Row};
+use crate::sinks::store::index::{TraceIndex, TraceKind};
 
 /// One trace with every span.
 #[derive(Clone, Debug, Serialize)]
@@ -116,30 +117,32 @@ pub struct RelatedTrace {
 }
 
 impl TraceView {
-    /// The view of `kept`; `traces` are those that may be related.
-    pub(super) fn new(kept: &Kept, traces: &[Arc<Kept>], unix_ns: u64) -> TraceView {
-        let trace = &kept.trace;
+    /// The view of `kept`; `traces` are those that may be related. `None` as [`crate::sinks::store::Kept::trace`].
+    pub(super) fn new(kept: &Kept, traces: &[Arc<Kept>], unix_ns: u64) -> Option<TraceView> {
+        let trace = &*kept.trace()?;
         let now = end_or_now(trace, unix_ns);
         let mut related: Vec<RelatedTrace> = traces
             .iter()
-            .filter(|other| is_related(&other.trace, trace))
-            .map(|other| RelatedTrace {
-                relation: relation(&other.trace, trace),
-                row: row::of(other, unix_ns),
+            .filter(|other| is_related(&other.index, &kept.index))
+            .filter_map(|other| {
+                Some(RelatedTrace {
+                    relation: relation(&other.index, &kept.index),
+                    row: row::of(other, unix_ns)?,
+                })
             })
             .collect();
         let start = kept.index.start_unix_ns;
         related.sort_by_key(|other| (!other.is_kept_first(), other.row.start_unix_ns.abs_diff(start)));
         related.truncate(MAX_RELATED);
         related.sort_by_key(|other| other.row.start_unix_ns);
-        TraceView {
-            row: row::of(kept, unix_ns),
+        Some(TraceView {
+            row: row::of(kept, unix_ns)?,
             identity: trace.identity.clone(),
             now_unix_ns: unix_ns,
             runbooks: RUNBOOKS,
             timeline: timeline(trace, now),
             related,
-        }
+        })
     }
 }
 
@@ -215,40 +218,39 @@ impl SpanView {
 }
 
 /// Whether `other` is shown with `trace`: of the same sandbox, with the same trace id, or linked in either direction.
-fn is_related(other: &Trace, trace: &Trace) -> bool {
-    other.root_id() != trace.root_id()
-        && (other.id == trace.id
+fn is_related(other: &TraceIndex, trace: &TraceIndex) -> bool {
+    other.root != trace.root
+        && (other.root.trace == trace.root.trace
             || of_one_sandbox(other, trace)
             || links(other, trace).is_some()
             || links(trace, other).is_some())
 }
 
-fn of_one_sandbox(one: &Trace, other: &Trace) -> bool {
+fn of_one_sandbox(one: &TraceIndex, other: &TraceIndex) -> bool {
     one.sandbox.is_some() && one.sandbox == other.sandbox
 }
 
-fn links(from: &Trace, to: &Trace) -> Option<Relation> {
-    from.spans
-        .iter()
-        .flat_map(|span| &span.links)
-        .find(|link| link.to() == to.root_id())
-        .map(|link| link.relation)
+fn links(from: &TraceIndex, to: &TraceIndex) -> Option<Relation> {
+    let mut links = from.links.iter();
+    links
+        .find(|(linked, _)| *linked == to.root)
+        .map(|(_, relation)| *relation)
 }
 
 /// What `other` is to `trace`.
-fn relation(other: &Trace, trace: &Trace) -> &'static str {
+fn relation(other: &TraceIndex, trace: &TraceIndex) -> &'static str {
     if links(trace, other) == Some(Relation::PreviousAttempt) {
         "previous_attempt"
     } else if links(other, trace) == Some(Relation::PreviousAttempt) {
         "next_attempt"
-    } else if other.id == trace.id && !of_one_sandbox(other, trace) {
+    } else if other.root.trace == trace.root.trace && !of_one_sandbox(other, trace) {
         "same_trace"
-    } else if matches!(other.root().detail, Detail::Sandbox(_)) {
-        "sandbox"
-    } else if matches!(other.root().detail, Detail::Journey(_)) {
-        "journey"
     } else {
-        "operation"
+        match other.kind {
+            TraceKind::Sandbox => "sandbox",
+            TraceKind::Journey => "journey",
+            TraceKind::Operation => "operation",
+        }
     }
 }
 

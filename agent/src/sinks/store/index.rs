@@ -3,9 +3,9 @@
 //! The store builds one [`TraceIndex`] for each trace that comes in, on the pipeline's thread; eviction and the filters of
 //! lists read it. Does not: render anything, or measure how long things took.
 
-use sandglass_model::trace::{Cause, JourneyReason};
+use sandglass_model::trace::{Cause, JourneyReason, Relation};
 use sandglass_model::waits::{TimeReason, TimeSpent};
-use sandglass_model::{CniCommand, Detail, Span, Status, Trace};
+use sandglass_model::{CniCommand, Detail, RootId, SandboxId, Span, Status, Trace};
 use serde::Serialize;
 
 use crate::sinks::creation;
@@ -39,6 +39,16 @@ pub enum TraceKind {
 /// What eviction and filters compare; built once when a trace comes in.
 #[derive(Clone, Debug)]
 pub struct TraceIndex {
+    /// Its key.
+    pub root: RootId,
+    /// The sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// Kubernetes namespace; empty when not known.
+    pub namespace: String,
+    /// Pod name; empty when not known.
+    pub pod: String,
+    /// What its spans are linked to.
+    pub links: Vec<(RootId, Relation)>,
     /// State of the trace.
     pub outcome: TraceOutcome,
     /// What it is about.
@@ -82,7 +92,13 @@ impl TraceIndex {
                 plugins.push(plugin.plugin.to_string());
             }
         }
+        let links = trace.spans.iter().flat_map(|span| &span.links);
         TraceIndex {
+            root: trace.root_id(),
+            sandbox: trace.sandbox.clone(),
+            namespace: trace.identity.namespace.clone(),
+            pod: trace.identity.name.clone(),
+            links: links.map(|link| (link.to(), link.relation)).collect(),
             outcome: match (trace.closed, root.status.is_error()) {
                 (false, false) if creation::waits_for_traffic(trace) => TraceOutcome::Waiting,
                 (false, _) => TraceOutcome::Running,

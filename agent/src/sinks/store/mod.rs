@@ -10,6 +10,7 @@
 pub mod disk;
 pub mod hour;
 pub mod index;
+mod kept;
 mod names;
 mod owners;
 mod size;
@@ -31,9 +32,11 @@ use crate::sinks::journal::Journal;
 use disk::{DiskStatus, StoreDisk};
 use hour::TrafficHour;
 use index::TraceOutcome;
+use kept::Packer;
 use traces::Traces;
 
-pub use traces::{EvictedTraces, Kept};
+pub use kept::Kept;
+pub use traces::EvictedTraces;
 
 /// Bounds of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +89,7 @@ struct Shared<R> {
     options: StoreOptions,
     max_traces: AtomicUsize,
     node: NodeInfo,
+    packer: Packer,
     state: Mutex<StoreState<R>>,
     hour: Mutex<TrafficHour>,
     changes: broadcast::Sender<RootId>,
@@ -151,6 +155,8 @@ impl<R> Store<R> {
         let (changes, _) = broadcast::channel(options.max_lag.max(1));
         Store(Arc::new(Shared {
             max_traces: AtomicUsize::new(options.max_traces),
+            // A replay has no bound, and its readers look at all of it.
+            packer: Packer::new(!options.replayed),
             options,
             node,
             state: Mutex::new(StoreState {
@@ -186,6 +192,7 @@ impl<R> Store<R> {
             return;
         }
         let (root, closed) = (trace.root_id(), trace.closed);
+        let content = self.0.packer.content(&trace);
         {
             let StoreState { traces, known, .. } = &mut *self.state();
             let earlier = origin == Origin::EarlierRun;
@@ -197,12 +204,12 @@ impl<R> Store<R> {
                 }
                 return;
             }
-            let Some(kept) = traces.insert(trace, earlier) else {
+            let Some(kept) = traces.insert(&trace, content, earlier) else {
                 return;
             };
             if kept.index.command == Some(CniCommand::Del)
                 && kept.index.outcome == TraceOutcome::Ok
-                && let Some(sandbox) = &kept.trace.sandbox
+                && let Some(sandbox) = &kept.index.sandbox
             {
                 known.remove(sandbox);
             }
@@ -373,8 +380,8 @@ enum Origin {
     EarlierRun,
 }
 
-/// Most bytes kept on a node, by estimate: a part of the agent's memory budget (bench/BUDGETS.md).
-const MAX_BYTES: usize = 10 << 20;
+/// Most bytes kept on a node, by estimate: a part of the agent's memory budget (bench/BUDGETS.md). About a thousand traces.
+const MAX_BYTES: usize = 4 << 20;
 /// Most sandboxes older than the agent kept on a node; a kubelet runs 110 pods by default.
 const MAX_KNOWN: usize = 1_000;
 /// Changes by which a reader may lag.

@@ -7,7 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandglass_model::{RootId, SandboxId, Trace};
+use sandglass_model::{RootId, SandboxId};
+
+use super::index::TraceIndex;
 
 /// Traces of equal worth.
 #[derive(Debug, Default)]
@@ -27,19 +29,19 @@ struct Namespace {
 const NOISY_PART: usize = 4;
 
 impl Owners {
-    pub(super) fn insert(&mut self, trace: &Trace, arrival: u64) {
-        let namespace = self.by_namespace.entry(trace.identity.namespace.clone()).or_default();
-        let entry = (arrival, trace.root_id());
+    pub(super) fn insert(&mut self, trace: &TraceIndex, arrival: u64) {
+        let namespace = self.by_namespace.entry(trace.namespace.clone()).or_default();
+        let entry = (arrival, trace.root);
         self.count += usize::from(namespace.all.insert(entry));
         namespace.by_pod.entry(pod_of(trace)).or_default().insert(entry);
     }
 
-    pub(super) fn remove(&mut self, trace: &Trace, arrival: u64) {
-        let name = &trace.identity.namespace;
+    pub(super) fn remove(&mut self, trace: &TraceIndex, arrival: u64) {
+        let name = &trace.namespace;
         let Some(namespace) = self.by_namespace.get_mut(name) else {
             return;
         };
-        let (entry, pod) = ((arrival, trace.root_id()), pod_of(trace));
+        let (entry, pod) = ((arrival, trace.root), pod_of(trace));
         self.count -= usize::from(namespace.all.remove(&entry));
         if let Some(of_pod) = namespace.by_pod.get_mut(&pod) {
             of_pod.remove(&entry);
@@ -94,9 +96,9 @@ fn rank(traces: &BTreeSet<(u64, RootId)>) -> (usize, Reverse<Option<&(u64, RootI
 }
 
 /// The pod within its namespace: by name, which a pod that is made again keeps.
-fn pod_of(trace: &Trace) -> String {
+fn pod_of(trace: &TraceIndex) -> String {
     match &trace.sandbox {
-        _ if !trace.identity.name.is_empty() => trace.identity.name.clone(),
+        _ if !trace.pod.is_empty() => trace.pod.clone(),
         Some(SandboxId(sandbox)) => sandbox.clone(),
         None => String::new(),
     }

@@ -8,19 +8,27 @@ use sandglass_model::trace::{Cause, SpanEvent};
 use sandglass_model::waits::TimeSpent;
 use sandglass_model::{Detail, Span, Status, Trace};
 
-/// Estimated bytes of a trace in the store: its structures, their texts, the rounding of the allocator, and the store's
-/// own entries.
-#[must_use]
-pub fn estimate(trace: &Trace) -> usize {
+use super::index::TraceIndex;
+
+/// Estimated bytes of a trace that is kept as it is: its structures, their texts, the rounding of the allocator, and the
+/// store's own entries.
+pub(super) fn of_plain(trace: &Trace) -> usize {
     let labels: usize = trace
         .identity
         .labels
         .iter()
         .map(|(key, value)| text_bytes(key) + text_bytes(value))
         .sum();
-    // 2 KiB: a usual searched text, list row and index entries.
-    size_of_val(trace) + 2_048 + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
+    size_of_val(trace) + BESIDE + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
 }
+
+/// The same of one that is packed.
+pub(super) fn of_packed(packed: &[u8], index: &TraceIndex) -> usize {
+    packed.len() + index.text.len() + BESIDE
+}
+
+/// Usual bytes of list row and index entries, and of the searched text of a trace without labels.
+const BESIDE: usize = 2_048;
 
 /// Paths of programs and cgroups are left out: traces share them.
 fn span_bytes(span: &Span) -> usize {

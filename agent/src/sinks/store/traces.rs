@@ -11,59 +11,15 @@
 //! Does not: lock, notify readers, or render.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sandglass_model::{RootId, SpanId, Trace, TraceId};
 use serde::Serialize;
 
 use super::index::{TraceIndex, TraceKind, TraceOutcome};
+use super::kept::{Content, Kept, Place};
 use super::owners::Owners;
-use super::size;
 use crate::sinks::worth::{Judge, SLOW_NS};
-
-/// One trace that is kept. `R` is what readers derive from a closed trace; it lives as long as the trace is kept.
-#[derive(Debug)]
-pub struct Kept<R> {
-    /// The trace.
-    pub trace: Arc<Trace>,
-    /// What filters compare.
-    pub index: TraceIndex,
-    /// Position in the order in which traces first came in.
-    pub arrival: u64,
-    /// An earlier run of the agent made it.
-    pub earlier: bool,
-    /// Changes with the trace; no two that the store ever kept have the same.
-    pub(super) revision: u64,
-    group: Group,
-    bytes: usize,
-    derived: OnceLock<R>,
-}
-
-impl<R> Kept<R> {
-    fn new(trace: Arc<Trace>, bad: bool, arrival: u64, revision: u64, earlier: bool) -> Kept<R> {
-        let index = TraceIndex::of(&trace);
-        Kept {
-            group: Group::of(&index, bad),
-            index,
-            bytes: size::estimate(&trace),
-            arrival,
-            earlier,
-            revision,
-            derived: OnceLock::new(),
-            trace,
-        }
-    }
-
-    /// Reads what `make` derives from the trace: once for a closed trace, anew on each call for an open one, which changes
-    /// and whose times depend on the clock.
-    pub fn derived<T>(&self, make: impl FnOnce() -> R, read: impl FnOnce(&R) -> T) -> T {
-        if self.trace.closed {
-            read(self.derived.get_or_init(make))
-        } else {
-            read(&make())
-        }
-    }
-}
 
 /// Whose room a trace takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,13 +41,13 @@ enum Rank {
 
 /// Traces that are equally worth keeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
+pub(super) struct Group {
     side: Side,
     rank: Rank,
 }
 
 impl Group {
-    fn of(index: &TraceIndex, bad: bool) -> Group {
+    pub(super) fn of(index: &TraceIndex, bad: bool) -> Group {
         Group {
             side: match index.kind {
                 TraceKind::Sandbox => Side::Sandboxes,
@@ -203,12 +159,12 @@ impl<R> Default for Traces<R> {
 
 impl<R> Traces<R> {
     /// Inserts a trace or replaces the kept snapshot of it. `None` for an open snapshot of a trace that is closed already:
-    /// it is stale. `earlier`: an earlier run of the agent made it.
-    pub(super) fn insert(&mut self, trace: Arc<Trace>, mut earlier: bool) -> Option<&Kept<R>> {
+    /// it is stale. `content` is the trace as it is kept. `earlier`: an earlier run of the agent made it.
+    pub(super) fn insert(&mut self, trace: &Trace, content: Content, mut earlier: bool) -> Option<&Kept<R>> {
         let root = trace.root_id();
         let mut arrival = self.arrivals;
         if let Some(old) = self.by_root.get(&root) {
-            if old.trace.closed && !trace.closed {
+            if old.is_closed() && !trace.closed {
                 return None;
             }
             arrival = old.arrival;
@@ -217,14 +173,20 @@ impl<R> Traces<R> {
         } else {
             self.arrivals += 1;
         }
-        let bad = trace.closed && self.judge.judge(&trace).is_some();
+        let bad = trace.closed && self.judge.judge(trace).is_some();
         self.revisions += 1;
-        let kept = Kept::new(trace, bad, arrival, self.revisions, earlier);
+        let place = Place {
+            bad,
+            arrival,
+            revision: self.revisions,
+            earlier,
+        };
+        let kept = Kept::new(TraceIndex::of(trace), content, place);
         self.earlier += usize::from(earlier);
         *self.bytes.entry(kept.group).or_default() += kept.bytes;
         *self.by_outcome.entry(kept.index.outcome).or_default() += 1;
         let order = self.order.entry(kept.group).or_default();
-        order.insert(&kept.trace, arrival);
+        order.insert(&kept.index, arrival);
         Some(self.by_root.entry(root).or_insert(Arc::new(kept)))
     }
 
@@ -309,7 +271,7 @@ impl<R> Traces<R> {
             *count -= 1;
         }
         if let Some(order) = self.order.get_mut(&kept.group) {
-            order.remove(&kept.trace, kept.arrival);
+            order.remove(&kept.index, kept.arrival);
         }
         Some(kept)
     }
@@ -325,7 +287,7 @@ impl<R> Traces<R> {
 
     /// Closed ones, in order of arrival.
     pub(super) fn closed(&self) -> Vec<Arc<Kept<R>>> {
-        let closed = self.by_root.values().filter(|kept| kept.trace.closed);
+        let closed = self.by_root.values().filter(|kept| kept.is_closed());
         let mut closed: Vec<_> = closed.cloned().collect();
         closed.sort_unstable_by_key(|kept| kept.arrival);
         closed
@@ -345,7 +307,10 @@ impl<R> Traces<R> {
     pub(super) fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Kept<R>>> {
         let mut of_id = self.by_root.range(RootId::all_of(id)).map(|(_, kept)| kept);
         let found = match span {
-            Some(span) => of_id.find(|kept| kept.trace.spans.iter().any(|one| one.id == span)),
+            Some(span) => of_id.find(|kept| {
+                let trace = kept.trace();
+                trace.is_some_and(|trace| trace.spans.iter().any(|one| one.id == span))
+            }),
             None => of_id.max_by_key(|kept| {
                 let TraceIndex {
                     kind, start_unix_ns, ..

@@ -49,7 +49,7 @@ impl Rig {
 }
 
 fn roots(store: &Store<()>) -> Vec<RootId> {
-    store.closed().iter().map(|kept| kept.trace.root_id()).collect()
+    store.closed().iter().map(|kept| kept.index.root).collect()
 }
 
 fn content(directory: &Path) -> Vec<Vec<u8>> {
@@ -112,7 +112,7 @@ fn what_the_page_showed_is_there_after_a_restart() {
         store
             .closed()
             .iter()
-            .map(|kept| Trace::clone(&kept.trace))
+            .map(|kept| Trace::clone(&kept.trace().unwrap()))
             .collect::<Vec<_>>()
     };
     let by_end = |mut traces: Vec<Trace>| {

@@ -4,15 +4,13 @@
 //! write that fails needs no memory of its own. Does not: decide what is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Instant;
 
-use flate2::Compress;
-use sandglass_model::{RootId, Timestamp, Trace};
+use sandglass_model::{RootId, Trace};
 
 use super::{LIVE_BYTES, SPARE_BYTES, StoreDisk};
 use crate::scheduling;
-use crate::sinks::disk::content::{compressor, decode, encode};
+use crate::sinks::disk::content::decode;
 use crate::sinks::disk::directory::STORE;
 use crate::sinks::disk::format::Record;
 use crate::sinks::disk::log::{Left, OPEN_AGAIN, TraceLog};
@@ -126,9 +124,8 @@ impl<R: Send + Sync + 'static> Writer<R> {
             return;
         }
         let kept = self.store.closed();
-        let roots: BTreeSet<RootId> = kept.iter().map(|kept| kept.trace.root_id()).collect();
+        let roots: BTreeSet<RootId> = kept.iter().map(|kept| kept.index.root).collect();
         let mut records = Vec::new();
-        let mut compress = None;
         let gone: Vec<RootId> = self
             .written
             .keys()
@@ -141,7 +138,7 @@ impl<R: Send + Sync + 'static> Writer<R> {
             }
         }
         for kept in kept {
-            let root = kept.trace.root_id();
+            let root = kept.index.root;
             if self
                 .written
                 .get(&root)
@@ -150,8 +147,8 @@ impl<R: Send + Sync + 'static> Writer<R> {
                 continue;
             }
             let was_written = self.forget(root);
-            match self.content(&kept, compress.get_or_insert_with(compressor)) {
-                Some(content) => Record::Trace(root, &content).encode(&mut records),
+            match self.content(&kept) {
+                Some(content) => Record::Trace(root, content).encode(&mut records),
                 None if was_written => Record::Gone(root).encode(&mut records),
                 None => {}
             }
@@ -176,11 +173,9 @@ impl<R: Send + Sync + 'static> Writer<R> {
         };
         (self.written, self.live_bytes) = (BTreeMap::new(), 0);
         let kept = self.store.closed();
-        let mut compress = compressor();
-        let contents = kept.iter().filter_map(|kept| {
-            let content = self.content(kept, &mut compress)?;
-            Some((kept.trace.root_id(), content))
-        });
+        let contents = kept
+            .iter()
+            .filter_map(|kept| Some((kept.index.root, self.content(kept)?)));
         let begun = log.begin(contents);
         self.log = Some(log);
         match begun {
@@ -194,15 +189,16 @@ impl<R: Send + Sync + 'static> Writer<R> {
     }
 
     /// The bytes of a trace that is about to be written; `None` where it has no room, which is counted once for each state of it.
-    fn content(&mut self, kept: &Arc<Kept<R>>, compress: &mut Compress) -> Option<Vec<u8>> {
-        let content = encode(&kept.trace, Timestamp(0), compress);
-        let content = content.filter(|content| self.live_bytes + content.len() <= LIVE_BYTES);
+    fn content<'a>(&mut self, kept: &'a Kept<R>) -> Option<&'a [u8]> {
+        let content = kept
+            .packed()
+            .filter(|content| self.live_bytes + content.len() <= LIVE_BYTES);
         let written = Written {
             revision: kept.revision,
-            bytes: content.as_ref().map_or(0, Vec::len),
+            bytes: content.map_or(0, <[u8]>::len),
         };
         self.live_bytes += written.bytes;
-        self.written.insert(kept.trace.root_id(), written);
+        self.written.insert(kept.index.root, written);
         if content.is_none() {
             self.disk.0.metrics.unwritten.inc();
         }
