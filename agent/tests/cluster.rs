@@ -13,6 +13,8 @@
 
 #[path = "cluster/attacks.rs"]
 mod attacks;
+#[path = "cluster/crowd.rs"]
+mod crowd;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "dashboards/of_a_cluster.rs"]
 mod dashboards;
@@ -20,6 +22,8 @@ mod dashboards;
 mod node;
 #[path = "cluster/observed.rs"]
 mod observed;
+#[path = "cluster/own_time.rs"]
+mod own_time;
 #[path = "cluster/page.rs"]
 mod page;
 #[path = "cluster/peers.rs"]
@@ -30,8 +34,13 @@ mod pods;
 mod query;
 #[path = "cluster/removal.rs"]
 mod removal;
+#[path = "cluster/scheduling.rs"]
+mod scheduling;
 #[path = "cluster/state.rs"]
 mod state;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "exec_probe/tracefs.rs"]
+mod tracefs;
 #[path = "cluster/workloads.rs"]
 mod workloads;
 

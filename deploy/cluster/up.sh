@@ -57,6 +57,7 @@ cni_plugins() {
     cat > plugins/slow-policy << 'SH'
 #!/bin/sh
 # Passes the result on after a while; the wait is a file, so that a test can make it short. DEL fails while another is there.
+# Where a folder is, it leaves there how long its own thread waited for a processor, nanoseconds.
 node=$(dirname "$0")/..
 read -r pause < "$node/slow-seconds"
 if [ "$CNI_COMMAND" = DEL ] && [ -e "$node/fail-del" ]; then
@@ -67,6 +68,10 @@ if [ "$CNI_COMMAND" = ADD ]; then
     sleep "$pause"
     # libcni writes the keys in order, on one line.
     sed -n 's/.*"prevResult":\(.*\),"type":.*/\1/p'
+    if [ -d "$node/waited" ]; then
+        read -r _ waited _ < /proc/$$/schedstat
+        echo "$waited" > "$node/waited/$CNI_CONTAINERID"
+    fi
 fi
 SH
     cat > plugins/strict-policy << 'SH'

@@ -250,8 +250,15 @@ always_inline void on_in(struct task_struct *next, uint64_t now)
 {
 	uint32_t tid = tid_of(next);
 	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
-	if (!sleep)
+	if (!sleep) {
+		// A new thread was runnable from its creation on, which no wake-up shows (kernel/sched/core.c, wake_up_new_task).
+		struct sleep created = { .flags = 0 };
+		if (processor_time_of(next))
+			return;
+		READ_TYPED(created.runnable_ns, next->start_boottime);
+		put_run(next, &created, now);
 		return;
+	}
 	// __schedule() takes a thread off its run queue before it reports the switch. A wake-up by another processor in between finds the
 	// entry of the time before, and the thread is runnable from the switch on.
 	if (!sleep->runnable_ns && sleep->early_wake_ns)

@@ -16,11 +16,8 @@ impl Pressure {
     /// Reads them.
     #[must_use]
     pub fn now() -> Pressure {
-        let total = |resource: &str| {
-            std::fs::read_to_string(format!("/proc/pressure/{resource}")).map_or(0, |text| parse(&text))
-        };
         Pressure {
-            us: total("cpu") + total("io"),
+            us: some_us("cpu") + some_us("io"),
         }
     }
 
@@ -33,6 +30,12 @@ impl Pressure {
         let processors = available_parallelism().map_or(1, NonZero::get) as u64;
         (Pressure::now().us.saturating_sub(self.us)) * 1000 * processors
     }
+}
+
+/// The kernel's own total of `some` for a resource (`cpu`, `io`, `memory`) since boot, microseconds; 0 where it has none.
+#[must_use]
+pub fn some_us(resource: &str) -> u64 {
+    std::fs::read_to_string(format!("/proc/pressure/{resource}")).map_or(0, |text| parse(&text))
 }
 
 /// The total of the line `some`, microseconds (`Documentation/accounting/psi.rst`); 0 where there is none.

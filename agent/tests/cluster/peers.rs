@@ -114,17 +114,25 @@ fn set_up_seconds(trace: &Value) -> f64 {
 
 /// A span as Jaeger returns it.
 #[derive(Debug)]
-struct Peer<'a> {
-    service: &'a str,
+pub struct Peer<'a> {
+    /// Who sent it.
+    pub service: &'a str,
     span: &'a Value,
 }
 
 impl Peer<'_> {
-    fn name(&self) -> &str {
+    /// Its name.
+    pub fn name(&self) -> &str {
         self.span["operationName"].as_str().unwrap()
     }
 
-    fn tag(&self, key: &str) -> Value {
+    /// Whether it is of this service and has this name.
+    pub fn is(&self, (service, name): Named) -> bool {
+        self.service == service && self.name() == name
+    }
+
+    /// The value of an attribute; null where there is none.
+    pub fn tag(&self, key: &str) -> Value {
         let tags = self.span["tags"].as_array().unwrap();
         tags.iter()
             .find(|tag| tag["key"] == key)
@@ -143,16 +151,19 @@ impl Peer<'_> {
         found
     }
 
-    fn start_us(&self) -> u64 {
+    /// Its begin, microseconds since 1970.
+    pub fn start_us(&self) -> u64 {
         self.span["startTime"].as_u64().unwrap()
     }
 
-    fn duration_us(&self) -> u64 {
+    /// Its duration, microseconds.
+    pub fn duration_us(&self) -> u64 {
         self.span["duration"].as_u64().unwrap()
     }
 }
 
-fn peers(trace: &Value) -> Vec<Peer<'_>> {
+/// All spans of a trace.
+pub fn peers(trace: &Value) -> Vec<Peer<'_>> {
     let spans = trace["spans"].as_array().unwrap().iter();
     spans
         .map(|span| Peer {
@@ -166,7 +177,7 @@ fn peers(trace: &Value) -> Vec<Peer<'_>> {
 
 /// The trace of this id with `ours` spans of the agent and those of these names of the others: each of them sends in
 /// batches of its own.
-fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
+pub fn from_jaeger(id: &str, ours: usize, theirs: &[Named]) -> Value {
     wait_for(&format!("trace {id} in Jaeger"), 60, || {
         let answer = try_http(JAEGER, &format!("/api/traces/{id}"))?;
         let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
@@ -176,9 +187,7 @@ fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
         }
         let peers = peers(&trace);
         let sandglass = peers.iter().filter(|peer| peer.service == "sandglass").count();
-        let missing = theirs
-            .iter()
-            .filter(|name| !peers.iter().any(|peer| peer.name() == **name));
+        let missing = theirs.iter().filter(|named| !peers.iter().any(|peer| peer.is(**named)));
         let missing: Vec<_> = missing.collect();
         if sandglass >= ours && missing.is_empty() {
             Ok(trace.clone())
@@ -284,7 +293,7 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
         // containerd gives its context to the plugins, and its span names the same sandbox.
         let run = all
             .iter()
-            .find(|peer| peer.name() == RUN && peer.tag("sandbox.id") == trace["sandbox"]);
+            .find(|peer| peer.is(RUN) && peer.tag("sandbox.id") == trace["sandbox"]);
         assert!(
             run.is_some(),
             "{id}: no span of containerd for sandbox {}",
@@ -299,7 +308,7 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
             Some("containerd"),
             "{id}: parent of the root"
         );
-        joined += usize::from(all.iter().any(|peer| peer.service == "kubelet" && peer.name() == SYNC));
+        joined += usize::from(all.iter().any(|peer| peer.is(SYNC)));
     }
     assert_eq!(joined, traces.len(), "traces in which the kubelet's own span is");
     println!(
@@ -400,7 +409,10 @@ pub fn assert_links_lead_on(sandboxes: &[Value], operations: &[Value]) {
     println!("{followed} links of sandboxes and operations lead on in Jaeger, as in the agent's API");
 }
 
-/// What containerd's span of a sandbox's creation is called.
-const RUN: &str = "cri.sandbox.run";
+/// Spans of a service with this name.
+pub type Named = (&'static str, &'static str);
+
+/// containerd's span of a sandbox's creation.
+const RUN: Named = ("containerd", "cri.sandbox.run");
 /// The kubelet's span around it.
-const SYNC: &str = "syncPod";
+const SYNC: Named = ("kubelet", "syncPod");

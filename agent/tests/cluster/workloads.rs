@@ -16,30 +16,40 @@ const COREDNS: &str = "10.244.255.1:5300";
 
 /// A Deployment from none to `replicas` and back.
 pub fn scale_up_and_down(node: &Node, namespace: &str, replicas: u32) {
-    deployment(node, namespace, "web", 0, "pause");
+    deployment(node, namespace, "web", 0, "pause", None);
     for wanted in [replicas, 0] {
-        node.kubectl(&[
-            "scale",
-            "deployment/web",
-            "--namespace",
-            namespace,
-            &format!("--replicas={wanted}"),
-        ]);
-        wait_for(&format!("{wanted} pods"), 120, || {
-            let pods = node.get(&["pods", "--namespace", namespace, "--selector=app=web"]);
-            let pods = pods["items"].as_array().unwrap();
-            let ready = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
-            match (pods.len(), ready) {
-                (all, ready) if all == wanted as usize && ready == all => Ok(()),
-                state => Err(format!("(pods, running) {state:?}")),
-            }
-        });
+        scale(node, namespace, "web", wanted, 120);
     }
+}
+
+/// A Deployment of no pods yet, whose chain has a plugin that is slow, or whatever the node's `slow-seconds` makes it.
+pub fn slow_deployment(node: &Node, namespace: &str, name: &str) {
+    deployment(node, namespace, name, 0, "pause", Some("slow"));
+}
+
+/// Makes a Deployment as large, and waits until all of its pods run and no other is left.
+pub fn scale(node: &Node, namespace: &str, name: &str, wanted: u32, seconds: u64) {
+    node.kubectl(&[
+        "scale",
+        &format!("deployment/{name}"),
+        "--namespace",
+        namespace,
+        &format!("--replicas={wanted}"),
+    ]);
+    wait_for(&format!("{wanted} pods"), seconds, || {
+        let pods = node.get(&["pods", "--namespace", namespace, &format!("--selector=app={name}")]);
+        let pods = pods["items"].as_array().unwrap();
+        let ready = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+        match (pods.len(), ready) {
+            (all, ready) if all == wanted as usize && ready == all => Ok(()),
+            state => Err(format!("(pods, running) {state:?}")),
+        }
+    });
 }
 
 /// Three pods, each replaced by another.
 pub fn rolling_update(node: &Node, namespace: &str) {
-    deployment(node, namespace, "rolled", 3, "pause");
+    deployment(node, namespace, "rolled", 3, "pause", None);
     rollout(node, namespace, "rolled");
     node.kubectl(&["set", "env", "deployment/rolled", "ROUND=2", "--namespace", namespace]);
     rollout(node, namespace, "rolled");
@@ -53,7 +63,7 @@ pub fn job(node: &Node, namespace: &str) {
 /// A pod calls another through a Service, which kube-proxy translates. It is made when the Service works: what is begun
 /// before kube-proxy's rules are there goes wherever the node's routes lead.
 pub fn service(node: &Node, namespace: &str) {
-    deployment(node, namespace, "server", 1, "serve 0.0.0.0:8080");
+    deployment(node, namespace, "server", 1, "serve 0.0.0.0:8080", None);
     rollout(node, namespace, "server");
     node.kubectl(&[
         "expose",
@@ -228,12 +238,13 @@ fn wait_for_account(node: &Node, namespace: &str) {
     });
 }
 
-fn deployment(node: &Node, namespace: &str, name: &str, replicas: u32, command: &str) {
+fn deployment(node: &Node, namespace: &str, name: &str, replicas: u32, command: &str, runtime: Option<&str>) {
+    let class = runtime.map_or(String::new(), |class| format!("      runtimeClassName: {class}\n"));
     node.apply(
         namespace,
         &format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  selector: \
-             {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec:\n{}",
+             {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec:\n{class}{}",
             spec(command, "Always", 6)
         ),
     );

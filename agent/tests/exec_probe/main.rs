@@ -24,6 +24,7 @@ mod slow_answers;
 mod speech;
 mod stuck;
 mod timehist;
+#[allow(dead_code, reason = "each test binary uses its own part")]
 mod tracefs;
 mod trust;
 mod unreadable;

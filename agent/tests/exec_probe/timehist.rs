@@ -87,6 +87,11 @@ fn of_perf(text: &str) -> Waits {
                     to: ran_at,
                 });
             }
+            // A new thread is runnable from its creation on.
+            None if slice.delayed > 0 => of.1.push(Wait {
+                from: ran_at.saturating_sub(slice.delayed),
+                to: ran_at,
+            }),
             None => {}
         }
     }

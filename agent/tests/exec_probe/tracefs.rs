@@ -1,6 +1,7 @@
-//! The kernel's own events about locks and its own work, through tracefs: an oracle for what the agent's programs report.
+//! The kernel's own events about threads, locks and its own work, through tracefs: an oracle for what the agent's programs report.
 //!
-//! Used by `locks.rs` and `nft_cleanup.rs`. An instance of its own, on the boot clock. Does not: touch the tracing of anybody else.
+//! Used by `locks.rs` and `nft_cleanup.rs`, and by the tests in a cluster. An instance of its own, on the boot clock.
+//! Does not: touch the tracing of anybody else.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,6 +27,9 @@ impl Line {
     }
 }
 
+/// Buffer of one processor, where threads are followed: half a million events.
+const BUFFER_KB: &str = "49152";
+
 /// The instance; removed when this is dropped.
 pub struct Tracefs(PathBuf);
 
@@ -33,15 +37,37 @@ impl Tracefs {
     /// Begins to record these events of this process and what it forks. `None`, with the line `NOT RUN`, where tracefs is not mounted
     /// or has no such events.
     pub fn start(test: &str, events: &[&str]) -> Option<Tracefs> {
-        Tracefs::begin(test, events, true)
+        Tracefs::begin(test, events, |instance| instance.follow_this_process())
     }
 
     /// The same of all processes, and of the kernel's own.
     pub fn of_all(test: &str, events: &[&str]) -> Option<Tracefs> {
-        Tracefs::begin(test, events, false)
+        Tracefs::begin(test, events, |_| Some(()))
     }
 
-    fn begin(test: &str, events: &[&str], of_this_process: bool) -> Option<Tracefs> {
+    /// Begins to record when threads of these names (`comm`) became runnable, ran, left the processor and ended, and which
+    /// threads they made.
+    pub fn of_threads_named(test: &str, names: &[&str]) -> Option<Tracefs> {
+        let is_one = |field: &str| -> String {
+            let terms: Vec<String> = names.iter().map(|name| format!("{field} == \"{name}\"")).collect();
+            terms.join(" || ")
+        };
+        let switch = format!("{} || {}", is_one("prev_comm"), is_one("next_comm"));
+        let filters = [
+            ("sched/sched_switch", switch),
+            ("sched/sched_wakeup", is_one("comm")),
+            ("sched/sched_wakeup_new", is_one("comm")),
+            ("sched/sched_process_fork", is_one("parent_comm")),
+            ("sched/sched_process_exit", is_one("comm")),
+        ];
+        Tracefs::begin(test, &filters.each_ref().map(|(event, _)| *event), |instance| {
+            instance.write("buffer_size_kb", BUFFER_KB)?;
+            let set = |(event, filter): &(&str, String)| instance.write(&format!("events/{event}/filter"), filter);
+            filters.iter().try_for_each(set)
+        })
+    }
+
+    fn begin(test: &str, events: &[&str], prepare: impl Fn(&Tracefs) -> Option<()>) -> Option<Tracefs> {
         let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let root = mounts
             .into_iter()
@@ -50,9 +76,7 @@ impl Tracefs {
             let instance = Tracefs(format!("{root}/instances/sandglass-{}-{test}", std::process::id()).into());
             fs::create_dir(&instance.0).ok()?;
             instance.write("trace_clock", "boot")?;
-            if of_this_process {
-                instance.follow_this_process()?;
-            }
+            prepare(&instance)?;
             for event in events {
                 instance.write(&format!("events/{event}/enable"), "1")?;
             }
@@ -81,6 +105,18 @@ impl Tracefs {
 
     fn write(&self, file: &str, value: &str) -> Option<()> {
         fs::write(self.0.join(file), value).ok()
+    }
+
+    /// How many events were lost, of all processors: its buffers were full.
+    pub fn lost(&self) -> u64 {
+        let processors = fs::read_dir(self.0.join("per_cpu")).unwrap().flatten();
+        let stats = processors.map(|processor| fs::read_to_string(processor.path().join("stats")).unwrap());
+        let lost = |stats: String| -> u64 {
+            let lines = stats.lines().filter_map(|line| line.split_once(": "));
+            let lost = lines.filter(|(name, _)| ["overrun", "commit overrun", "dropped events"].contains(name));
+            lost.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
+        };
+        stats.map(lost).sum()
     }
 
     /// Everything recorded so far, in order.

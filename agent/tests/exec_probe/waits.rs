@@ -221,6 +221,61 @@ fn waits_for_a_processor_are_as_many_as_the_scheduler_counts() {
     assert!(ns_of(time, TimeReason::RunQueue) >= recorded / 2, "{time:?}");
 }
 
+/// No wake-up shows that a new process is runnable: it waits for a processor from its creation on.
+#[test]
+fn a_new_process_waits_for_a_processor_from_its_creation_on() {
+    let Some(watch) = watch("a_new_process_waits_for_a_processor_from_its_creation_on", 0) else {
+        return;
+    };
+    watch.wait("waits to be recorded", |events| {
+        events
+            .iter()
+            .find(|event| event.body == Body::WaitsRecorded { on: true })
+            .map(|_| ())
+    });
+    let script = watch.script("forks", "i=0; while [ $i -lt 40 ]; do (:); i=$((i+1)); done");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        for _ in 0..2 * processors {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        wait_for(plugin(&script, "forks").spawn().unwrap());
+        stop.store(true, Ordering::Relaxed);
+    });
+    let events = watch.finish();
+    let executed = events.iter().find_map(|event| match &event.body {
+        Body::ProcessExecuted(exec) if exec.env("CNI_CONTAINERID") == Some("forks") => Some(exec.process),
+        _ => None,
+    });
+    let forks = events.iter().filter_map(|event| match &event.body {
+        Body::ProcessForked(fork) if Some(fork.parent) == executed => Some((event.at, fork.process)),
+        _ => None,
+    });
+    let mut waited = Vec::new();
+    for (forked, process) in forks {
+        let first = events.iter().find_map(|event| match &event.body {
+            Body::ThreadRan(run) if run.times.process == process && run.times.processor_ns == 0 => {
+                Some((run.runnable_from, event.at))
+            }
+            _ => None,
+        });
+        let Some((runnable, ran)) = first else { continue };
+        // It is reported when it exists already.
+        assert!(runnable <= forked && forked <= ran, "{runnable:?} {forked:?} {ran:?}");
+        waited.push(ran.since(runnable));
+    }
+    eprintln!(
+        "{} of 40 processes waited for their first processor: {waited:?} ns",
+        waited.len()
+    );
+    assert!(!waited.is_empty());
+}
+
 /// A plugin that is fast enough, and one without the programs.
 #[test]
 fn fast_plugins_and_other_rungs_have_no_waits() {
