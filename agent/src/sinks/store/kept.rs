@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use flate2::Compress;
 use sandglass_model::{Timestamp, Trace};
 
+use super::group::Group;
 use super::index::{TraceIndex, TraceOutcome};
 use super::size;
-use super::traces::Group;
 use crate::sinks::disk::content::{compressor, decode, encode};
 
 /// One trace that is kept. `R` is what readers derive from a closed trace; it lives as long as the trace is kept.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+mod group;
 pub mod hour;
 pub mod index;
 mod kept;

@@ -16,52 +16,11 @@ use std::sync::Arc;
 use sandglass_model::{RootId, SpanId, Trace, TraceId};
 use serde::Serialize;
 
+use super::group::{Group, Rank, Side};
 use super::index::{TraceIndex, TraceKind, TraceOutcome};
 use super::kept::{Content, Kept, Place};
 use super::owners::Owners;
 use crate::sinks::worth::{Judge, SLOW_NS};
-
-/// Whose room a trace takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
-    /// Operations and journeys.
-    Others,
-    Sandboxes,
-}
-
-/// What is evicted first among the traces of a side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Good,
-    Bad,
-    /// Created, and its first traffic is pending.
-    Waiting,
-    Running,
-}
-
-/// Traces that are equally worth keeping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Group {
-    side: Side,
-    rank: Rank,
-}
-
-impl Group {
-    pub(super) fn of(index: &TraceIndex, bad: bool) -> Group {
-        Group {
-            side: match index.kind {
-                TraceKind::Sandbox => Side::Sandboxes,
-                TraceKind::Operation | TraceKind::Journey => Side::Others,
-            },
-            rank: match index.outcome {
-                TraceOutcome::Running => Rank::Running,
-                TraceOutcome::Waiting => Rank::Waiting,
-                TraceOutcome::Ok if !bad => Rank::Good,
-                TraceOutcome::Ok | TraceOutcome::Failed => Rank::Bad,
-            },
-        }
-    }
-}
 
 /// Room that traces take, or may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
