@@ -23,7 +23,7 @@ use sandglass::sinks::otlp::config::Settings;
 use sandglass::sinks::prometheus::{Buckets, InFlight, ProductMetrics};
 use sandglass::sources::clock;
 use sandglass::view::Store;
-use sandglass_model::{Body, ClockAnchor, Event, SandboxId, Timestamp, Trace};
+use sandglass_model::{Body, ClockAnchor, Event, Timestamp, Trace};
 use serde_json::Value;
 
 const SANDBOXES: u64 = 10_000;
@@ -196,6 +196,10 @@ fn ten_thousand_sandboxes_leave_memory_flat_and_every_span_accounted_for() {
             }
             account(&closed, &mut made, &mut bad);
             if (number + 1) % 1_000 == 0 {
+                // What waits in the sink's queue for the spool would be measured too, and is more on a busy machine.
+                while otlp.status().waiting > otlp.status().spool_spans.unwrap() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 memory.push(resident());
             }
         }
@@ -217,7 +221,7 @@ fn ten_thousand_sandboxes_leave_memory_flat_and_every_span_accounted_for() {
         megabytes.join(" ")
     );
 
-    let expected: BTreeSet<SandboxId> = (0..SANDBOXES).map(|number| SandboxId(container(number))).collect();
+    let expected: BTreeSet<u64> = (0..SANDBOXES).collect();
     assert_eq!(bad, expected, "each sandbox failed once, and was closed");
     let status = otlp.status();
     let dropped = status.rejected + status.evicted + status.expired + status.corrupt + status.shed;
@@ -239,12 +243,13 @@ fn ten_thousand_sandboxes_leave_memory_flat_and_every_span_accounted_for() {
     runtime.block_on(otlp.stop(Duration::from_millis(100)));
 }
 
-/// Counts the spans of closed traces, and keeps the sandboxes that failed.
-fn account(closed: &mpsc::Receiver<Arc<Trace>>, made: &mut u64, bad: &mut BTreeSet<SandboxId>) {
+/// Counts the spans of closed traces, and keeps the numbers of the sandboxes that failed: their ids would be memory that grows.
+fn account(closed: &mpsc::Receiver<Arc<Trace>>, made: &mut u64, bad: &mut BTreeSet<u64>) {
     for trace in closed.try_iter() {
         *made += trace.spans.len() as u64;
         if trace.root().detail.as_sandbox().is_some() && trace.root().status.is_error() {
-            bad.extend(trace.sandbox.clone());
+            let number = trace.sandbox.as_ref().map(|id| u64::from_str_radix(&id.0, 16).unwrap());
+            bad.extend(number);
         }
     }
 }
