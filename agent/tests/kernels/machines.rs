@@ -71,6 +71,8 @@ pub struct Scene {
     pub btf: bool,
     /// Whether a plugin waits for one thing after the other (`waits` of `kernels/init`): half a minute.
     pub waits: bool,
+    /// Whether the machine is suspended to RAM while a plugin runs (`suspending` of `kernels/init`): ten seconds, in most of which it does nothing.
+    pub suspends: bool,
     pub expected: Expected,
 }
 
@@ -154,8 +156,11 @@ const ROOT: Scene = Scene {
     profile: Profile::None,
     btf: true,
     waits: true,
+    suspends: false,
     expected: Expected::Runs { without: &[] },
 };
+/// The traces of plugins that waited are asked for together with those around the suspend.
+const SUSPENDED: Scene = Scene { suspends: true, ..ROOT };
 const CHART: Scene = Scene {
     name: "the chart's capabilities",
     capabilities: Capabilities::Chart,
@@ -279,7 +284,7 @@ const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILI
 pub const MACHINES: [Machine; 18] = [
     Machine { name: "5.10", series: "5.10", ..PLAIN },
     Machine { name: "6.1", series: "6.1", ..PLAIN },
-    Machine { name: "6.12", series: "6.12", ..PLAIN },
+    Machine { name: "6.12", series: "6.12", scenes: &[SUSPENDED], ..PLAIN },
     Machine { name: "7", series: "7", ..PLAIN },
     Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
@@ -341,16 +346,16 @@ impl Flavour {
 }
 
 impl Scene {
-    /// The line of `/machine`: number, kind, capabilities, profile, BTF, waits (`scene` of `kernels/init`).
+    /// The line of `/machine`: number, kind, capabilities, profile, BTF, waits, suspends (`scene` of `kernels/init`).
     pub fn call(&self, number: usize) -> String {
         let kind = match self.expected {
             Expected::Runs { .. } | Expected::Pods => "traffic",
             Expected::Refuses { .. } => "refused",
         };
         let btf = if self.btf { "shown" } else { "hidden" };
-        let waits = if self.waits { "yes" } else { "no" };
+        let [waits, suspends] = [self.waits, self.suspends].map(|is| if is { "yes" } else { "no" });
         format!(
-            "scene {number} {kind} {} {} {btf} {waits}",
+            "scene {number} {kind} {} {} {btf} {waits} {suspends}",
             self.capabilities.set(),
             self.profile.name()
         )
