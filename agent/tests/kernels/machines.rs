@@ -139,7 +139,8 @@ pub const ARM64: Platform = Platform {
     name: "arm64",
     place: "kernels_arm64",
     emulator: "qemu-system-aarch64",
-    accelerator: "tcg,thread=multi",
+    // On two threads a processor that the host does not run makes the other one spin.
+    accelerator: "tcg,thread=single",
     // Pointer authentication as real processors have it, but with a hash that is quick to compute in place of QARMA5, in which QEMU spent half
     // of its time (QEMU's docs/system/arm/cpu-features.rst, "TCG VCPU Features").
     processor: "max,pauth-impdef=on",
