@@ -31,6 +31,8 @@ mod judge;
 mod machines;
 #[path = "kernels/run.rs"]
 mod run;
+#[path = "kernels/suspend.rs"]
+mod suspend;
 #[path = "kernels/table.rs"]
 mod table;
 

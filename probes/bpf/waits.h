@@ -17,8 +17,8 @@
 
 #include "process.h"
 
-// include/linux/sched.h
-#define TASK_STATE_MASK 0xff
+// include/linux/sched.h. TASK_FROZEN (Linux 6.1) is among them: a thread that is frozen for a suspend is not runnable.
+#define TASK_STATE_MASK 0x80ff
 #define TASK_DEAD 0x80
 
 static long (*const bpf_get_stack)(void *ctx, void *buf, uint32_t size, uint64_t flags) = (void *)67;

@@ -55,7 +55,12 @@ fn pods_of_containerd_are_traced_on_other_kernels() -> anyhow::Result<()> {
     }
     let machines: Vec<&Machine> = MACHINES.iter().filter(|machine| machine.has_pods()).collect();
     let boots = |machine: &Machine, parts: &Parts| {
-        boot::boot(machine, &parts.kernel, contents::archive(parts)?, &contents::BOUNDS)
+        boot::boot(
+            machine,
+            &parts.kernel,
+            contents::archive(machine, parts)?,
+            &contents::BOUNDS,
+        )
     };
     run::every_machine(TEST, &machines, Parts::of, boots, judge::judge)
 }

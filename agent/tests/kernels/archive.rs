@@ -33,8 +33,8 @@ impl Archive {
                 .file_name()
                 .and_then(|name| name.to_str())
                 .context("a library without a name")?;
-            self.put(&format!("lib64/{file}"), 0o100_755, &bytes);
             self.put(&format!("lib/{file}"), 0o100_755, &bytes);
+            self.link(&format!("lib64/{file}"), &format!("../lib/{file}"));
         }
         Ok(())
     }
@@ -79,6 +79,18 @@ impl Archive {
     pub fn end(mut self) -> Vec<u8> {
         self.put("TRAILER!!!", 0, &[]);
         self.bytes
+    }
+}
+
+/// A copy of a program without what a debugger reads: most of a test's program, which an emulated processor would copy. The names of
+/// functions stay, for backtraces. The program itself where there is no `strip` of its architecture.
+pub fn stripped(program: &Path, strip: &str, scratch: &Path) -> PathBuf {
+    let copy = scratch.join("stripped");
+    let mut command = Command::new(strip);
+    command.arg("--strip-debug").arg("-o").arg(&copy).arg(program);
+    match command.status() {
+        Ok(status) if status.success() => copy,
+        _ => program.to_owned(),
     }
 }
 

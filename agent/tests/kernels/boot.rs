@@ -139,7 +139,7 @@ pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bound
     let platform = machine.platform;
     let mut emulator = Command::new(platform.emulator)
         .args(platform.options)
-        .args(["-accel", platform.accelerator, "-cpu", "max", "-smp", "2"])
+        .args(["-accel", platform.accelerator, "-cpu", platform.processor, "-smp", "2"])
         .args(["-m", &bounds.memory_mib.to_string()])
         .args([
             "-display",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::archive::Archive;
+use super::archive::{Archive, stripped};
 use super::boot::{Bounds, Kernel};
 use super::machines::{Capabilities, Family, Machine, Profile, Scene};
 
@@ -91,10 +91,12 @@ pub fn archive(machine: &Machine, parts: &Parts) -> Result<Archive> {
         .collect();
     let text = format!("family={family}\nscenes() {{\n{calls}}}\n");
     archive.put("machine", 0o100_644, text.as_bytes());
+    let scratch = tempfile::tempdir()?;
+    let agent = stripped(&parts.agent, machine.platform.strip, scratch.path());
     // Another agent than that of this build is static.
     match parts.agent == Path::new(env!("CARGO_BIN_EXE_sandglass")) {
-        true => archive.program("sandglass", &parts.agent)?,
-        false => archive.put("sandglass", 0o100_755, &fs::read(&parts.agent)?),
+        true => archive.program("sandglass", &agent)?,
+        false => archive.put("sandglass", 0o100_755, &fs::read(&agent)?),
     }
     for (name, program) in &parts.programs {
         archive.program(&format!("bin/{name}"), program)?;

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::console::{PROBES, Ran, Verdict, booted, lines, part, start};
 use super::machines::{Expected, Family, Machine, Missing, Profile, Scene};
+use super::suspend;
 
 /// Everything that must hold of the machine.
 pub fn judge(machine: &Machine, console: &str) -> Result<Verdict> {
@@ -19,6 +20,9 @@ pub fn judge(machine: &Machine, console: &str) -> Result<Verdict> {
     for (number, scene) in machine.scenes.iter().enumerate() {
         let printed = part(console, &format!("scene {number}"))?;
         ensure!(!printed.contains("panicked at"), "{}: the agent panics", scene.name);
+        if scene.suspends {
+            suspend::judge(printed).with_context(|| format!("scene: {}", scene.name))?;
+        }
         scenes.push(of_scene(scene, console, printed).with_context(|| format!("scene: {}", scene.name))?);
     }
     Ok(Verdict {

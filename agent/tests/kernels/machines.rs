@@ -31,6 +31,10 @@ pub struct Platform {
     pub emulator: &'static str,
     /// QEMU's `-accel`.
     pub accelerator: &'static str,
+    /// QEMU's `-cpu`.
+    pub processor: &'static str,
+    /// Of GNU binutils, for its programs.
+    pub strip: &'static str,
     pub options: &'static [&'static str],
     pub console: &'static str,
     /// How Debian's kernels of it end.
@@ -67,6 +71,8 @@ pub struct Scene {
     pub btf: bool,
     /// Whether a plugin waits for one thing after the other (`waits` of `kernels/init`): half a minute.
     pub waits: bool,
+    /// Whether the machine is suspended to RAM while a plugin runs (`suspending` of `kernels/init`): ten seconds, in most of which it does nothing.
+    pub suspends: bool,
     pub expected: Expected,
 }
 
@@ -123,6 +129,8 @@ pub const X86_64: Platform = Platform {
     // (arch/x86/kernel/alternative.c, smp_text_poke_batch_finish): "Oops: int3" before the first process, or no progress, in two of
     // ninety boots.
     accelerator: "tcg,thread=single",
+    processor: "max",
+    strip: "strip",
     options: &[],
     console: "ttyS0",
     suffix: "amd64",
@@ -131,7 +139,12 @@ pub const ARM64: Platform = Platform {
     name: "arm64",
     place: "kernels_arm64",
     emulator: "qemu-system-aarch64",
-    accelerator: "tcg,thread=multi",
+    // On two threads a processor that the host does not run makes the other one spin.
+    accelerator: "tcg,thread=single",
+    // Pointer authentication as real processors have it, but with a hash that is quick to compute in place of QARMA5, in which QEMU spent half
+    // of its time (QEMU's docs/system/arm/cpu-features.rst, "TCG VCPU Features").
+    processor: "max,pauth-impdef=on",
+    strip: "aarch64-linux-gnu-strip",
     options: &["-machine", "virt"],
     console: "ttyAMA0",
     suffix: "arm64",
@@ -144,8 +157,11 @@ const ROOT: Scene = Scene {
     profile: Profile::None,
     btf: true,
     waits: true,
+    suspends: false,
     expected: Expected::Runs { without: &[] },
 };
+/// The traces of plugins that waited are asked for together with those around the suspend.
+const SUSPENDED: Scene = Scene { suspends: true, ..ROOT };
 const CHART: Scene = Scene {
     name: "the chart's capabilities",
     capabilities: Capabilities::Chart,
@@ -269,7 +285,7 @@ const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILI
 pub const MACHINES: [Machine; 18] = [
     Machine { name: "5.10", series: "5.10", ..PLAIN },
     Machine { name: "6.1", series: "6.1", ..PLAIN },
-    Machine { name: "6.12", series: "6.12", ..PLAIN },
+    Machine { name: "6.12", series: "6.12", scenes: &[SUSPENDED], ..PLAIN },
     Machine { name: "7", series: "7", ..PLAIN },
     Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
@@ -331,16 +347,16 @@ impl Flavour {
 }
 
 impl Scene {
-    /// The line of `/machine`: number, kind, capabilities, profile, BTF, waits (`scene` of `kernels/init`).
+    /// The line of `/machine`: number, kind, capabilities, profile, BTF, waits, suspends (`scene` of `kernels/init`).
     pub fn call(&self, number: usize) -> String {
         let kind = match self.expected {
             Expected::Runs { .. } | Expected::Pods => "traffic",
             Expected::Refuses { .. } => "refused",
         };
         let btf = if self.btf { "shown" } else { "hidden" };
-        let waits = if self.waits { "yes" } else { "no" };
+        let [waits, suspends] = [self.waits, self.suspends].map(|is| if is { "yes" } else { "no" });
         format!(
-            "scene {number} {kind} {} {} {btf} {waits}",
+            "scene {number} {kind} {} {} {btf} {waits} {suspends}",
             self.capabilities.set(),
             self.profile.name()
         )

@@ -187,10 +187,14 @@ fn asserted(scene: &Scene, waits: &Value) -> String {
                 .flatten()
                 .filter_map(Value::as_str)
                 .collect();
-            match waits.is_empty() {
-                true => "everything is counted".to_owned(),
-                false => format!("everything is counted; a plugin's waits for: {}", waits.join(", ")),
+            let mut text = "everything is counted".to_owned();
+            if !waits.is_empty() {
+                text += &format!("; a plugin's waits for: {}", waits.join(", "));
             }
+            if scene.suspends {
+                text += "; a plugin over a suspend";
+            }
+            text
         }
         Expected::Runs { without } => {
             let missing: Vec<String> = without

@@ -4,14 +4,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use sandglass_demo::networks::DISTRIBUTION_PLUGINS;
 use sandglass_demo::rig::{Rig, RigOptions};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, stripped};
 use crate::boot::{Bounds, Kernel};
 use crate::inside::MARK;
 use crate::machines::Machine;
@@ -57,7 +56,7 @@ impl Parts {
 }
 
 /// The initramfs.
-pub fn archive(parts: &Parts) -> Result<Archive> {
+pub fn archive(machine: &Machine, parts: &Parts) -> Result<Archive> {
     let mut archive = parts.kernel.archive(INIT, &MODULES)?;
     for folder in [
         "node",
@@ -97,7 +96,8 @@ pub fn archive(parts: &Parts) -> Result<Archive> {
         .as_bytes(),
     );
     let scratch = tempfile::tempdir()?;
-    archive.program("guests", &stripped(scratch.path())?)?;
+    let executable = std::env::current_exe()?;
+    archive.program("guests", &stripped(&executable, machine.platform.strip, scratch.path()))?;
     for file in &parts.files {
         archive.program(inside(file)?, file)?;
     }
@@ -113,22 +113,6 @@ pub fn archive(parts: &Parts) -> Result<Archive> {
     archive.put(inside(extensions.parent().context("a parent")?)?, 0o040_755, &[]);
     archive.folder(inside(&extensions)?, &extensions)?;
     Ok(archive)
-}
-
-/// This executable without what a debugger reads, which is most of it; as it is where there is no `strip`.
-fn stripped(folder: &Path) -> Result<PathBuf> {
-    let whole = std::env::current_exe()?;
-    let stripped = folder.join("guests");
-    let strip = Command::new("strip")
-        .arg("--strip-debug")
-        .arg("-o")
-        .arg(&stripped)
-        .arg(&whole)
-        .status();
-    Ok(match strip {
-        Ok(status) if status.success() => stripped,
-        _ => whole,
-    })
 }
 
 /// A path as the archive has it.
