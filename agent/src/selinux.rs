@@ -72,7 +72,8 @@ impl fmt::Display for Domain {
     }
 }
 
-/// Of containers that are not confined, of users' shells, and of services without a domain of their own.
+/// Of containers that are not confined (`container.te` of containers/container-selinux), of users' shells, and of services without a
+/// domain of their own.
 const UNCONFINED: [&str; 3] = ["spc_t", "unconfined_t", "unconfined_service_t"];
 /// Longer than any context but those with a long list of categories.
 const CONTEXT_MAX: usize = 512;
