@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches what the test `kernels` boots into the cache (scripts/places.sh kernels): the newest cloud kernel of each series that this Debian
-# knows, those of an old and of the newest Debian, the generic 6.1 and the 6.12 with PREEMPT_RT, busybox, and AppArmor's
-# parser.
+# knows, those of an old and of the newest Debian, the generic 6.1 and the 6.12 with PREEMPT_RT, busybox, AppArmor's parser,
+# and SELinux' policy.
 # Usage: scripts/kernels.sh [DEB...]: unpacks these kernel packages as well, for kernels of other releases.
 # Nothing is installed, and root is not needed. Without apt it does nothing: the test is skipped, by name.
 set -euo pipefail
@@ -102,5 +102,41 @@ other() {
     # The lists of a release are large, and needed once.
     rm -rf "$apt"
 }
+# SELinux' policy of Debian trixie, in which containers have domains: its modules, linked into what the kernel loads. semodule_link and
+# semodule_expand run with the C library of their release.
+selinux() {
+    local apt=$PLACE/apt-selinux new=$PLACE/selinux.new package file
+    [ ! -e "$PLACE/selinux/policy" ] || return 0
+    if [ ! -e "$DEBIAN_KEYS" ] || ! command -v bunzip2 > /dev/null 2>&1; then
+        echo "cannot make SELinux' policy: no keys of Debian, or no bunzip2"
+        return 0
+    fi
+    private_apt "$apt" amd64 trixie
+    echo "making SELinux' policy of Debian trixie, to load it in QEMU"
+    rm -rf "$new"
+    mkdir -p "$new"
+    export APT_CONFIG=$apt/apt.conf
+    apt-get update --quiet --quiet > /dev/null 2>&1 || true
+    for package in selinux-policy-default semodule-utils libsepol2 libc6; do
+        file=$(download "$package") && dpkg-deb --extract "$file" "$new" || { echo "cannot download $package of Debian trixie" && break; }
+        rm "$file"
+    done
+    unset APT_CONFIG
+    rm -rf "$apt"
+    link_policy "$new" && mkdir -p "$PLACE/selinux" && mv "$new/policy" "$PLACE/selinux/policy" || echo "cannot link SELinux' policy"
+    rm -rf "$new"
+}
+# link_policy FOLDER: FOLDER/policy from the packages that were unpacked there. 33 is the policy's version that Linux takes since 5.5
+# (POLICYDB_VERSION_COMP_FTRANS, security/selinux/include/security.h).
+link_policy() {
+    local modules=$1/usr/share/selinux/default libraries=$1/usr/lib/x86_64-linux-gnu names
+    local with=("$libraries/ld-linux-x86-64.so.2" --library-path "$libraries")
+    bunzip2 "$modules"/*.bz2 || return 1
+    names=$(find "$modules" -name '*.pp' ! -name base.pp | sort)
+    # shellcheck disable=SC2086
+    "${with[@]}" "$1/usr/bin/semodule_link" -o "$1/linked" "$modules/base.pp" $names > /dev/null 2>&1 &&
+        "${with[@]}" "$1/usr/bin/semodule_expand" -a -c 33 "$1/linked" "$1/policy" > /dev/null
+}
+selinux
 other bullseye 5.10 linux-image-
 other sid 7 linux-modules- linux-binary-

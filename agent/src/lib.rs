@@ -27,6 +27,7 @@ pub mod platform;
 mod registration;
 pub mod resident;
 pub mod scheduling;
+pub mod selinux;
 pub mod sinks;
 pub mod sources;
 pub mod terminal;

@@ -3,7 +3,7 @@
 //! families and security modules.
 //!
 //! `scripts/kernels.sh` fetches the kernels into the cache; `kernels/machines.rs` has the machines. What a machine needs and is not
-//! there (a kernel, busybox, QEMU, AppArmor's parser) skips that machine, by name.
+//! there (a kernel, busybox, QEMU, AppArmor's parser, SELinux' policy) skips that machine, by name.
 //! Those of arm64 run a static agent of that architecture, which `SANDGLASS_ARM64_AGENT` names: `scripts/static.sh arm64 dev` builds
 //! it and prints its path, and `scripts/test.sh` does both.
 //! Machines with containerd are booted by the test `guests` of the demo's crate.

@@ -15,6 +15,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::node::kernel_version;
+use crate::selinux::{self, Domain};
 
 use super::super::{Finding, Level};
 use crate::health::ProbeStatus;
@@ -47,6 +48,8 @@ pub(crate) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
         node.worst,
         node.older_than(5, 11),
     ));
+    let all_attached = probes.iter().all(|probe| probe.attached);
+    findings.extend(node.selinux(all_attached));
     findings.push(node.btf());
     findings.extend(node.lockdown());
     findings.push(config::check(root, &node.release, node.worst));
@@ -87,6 +90,19 @@ impl NodeFiles<'_> {
                 .why("the release has no version number, so checks by version are left out");
         }
         Finding::ok("kernel.release", what)
+    }
+
+    /// The agent's domain; where it may be why probes are missing, how to change it. Without SELinux there is no finding.
+    fn selinux(&self, all_attached: bool) -> Option<Finding> {
+        let domain = Domain::of_this_process(self.root)?;
+        if all_attached || !domain.may_refuse() {
+            return Some(Finding::ok("privilege.selinux", domain.to_string()));
+        }
+        Some(
+            Finding::new(self.worst, "privilege.selinux", domain.to_string())
+                .why("a policy that does not allow this type bpf(2) keeps the probes away, whatever the capabilities are")
+                .hint(selinux::HINT),
+        )
     }
 
     /// The kernel's own BTF (`kernel/bpf/sysfs_btf.c`). The loader relocates the accesses of a probe to kernel structures by it

@@ -88,6 +88,7 @@ async fn report_of_garbage() -> Report {
     let garbage: Vec<u8> = (0..=255u8).cycle().take(9_000).collect();
     for path in [
         "proc/self/status",
+        "proc/self/attr/current",
         "proc/sys/kernel/osrelease",
         "sys/kernel/btf/vmlinux",
         "sys/kernel/security/lockdown",

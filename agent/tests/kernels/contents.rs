@@ -18,6 +18,8 @@ pub struct Parts {
     agent: PathBuf,
     /// What Debian's package of this name has.
     apparmor: PathBuf,
+    /// SELinux' policy, where a scene has a domain.
+    policy: Option<PathBuf>,
     /// Programs of this machine that the other has too, with their names there.
     programs: Vec<(&'static str, PathBuf)>,
     /// nft, flock and setpriv of another architecture, with their libraries: in place of those of this machine.
@@ -59,7 +61,7 @@ impl Parts {
             }
         }
         let apparmor = sandglass_lab::built::place(machine.platform.place).join("apparmor");
-        if machine.scenes.iter().any(|scene| scene.profile != Profile::None) {
+        if machine.scenes.iter().any(|scene| scene.profile.is_of_apparmor()) {
             let parser = ["sbin", "usr/sbin"].map(|folder| apparmor.join(folder).join("apparmor_parser"));
             let parser = parser.into_iter().find(|path| path.is_file());
             programs.push((
@@ -67,10 +69,17 @@ impl Parts {
                 parser.ok_or("no AppArmor in the cache (scripts/kernels.sh)")?,
             ));
         }
+        let policy = sandglass_lab::built::place(machine.platform.place).join("selinux/policy");
+        let has_domain = |scene: &Scene| matches!(scene.profile, Profile::Domain(_));
+        let policy = machine.scenes.iter().any(has_domain).then_some(policy);
+        if policy.as_ref().is_some_and(|policy| !policy.is_file()) {
+            return Err("no SELinux policy in the cache (scripts/kernels.sh)".to_owned());
+        }
         Ok(Parts {
             kernel,
             agent: agent.to_owned(),
             apparmor,
+            policy,
             programs,
             tools,
         })
@@ -112,7 +121,7 @@ pub fn archive(machine: &Machine, parts: &Parts) -> Result<Archive> {
     }
     for scene in machine.scenes {
         let text = match scene.profile {
-            Profile::None => continue,
+            Profile::None | Profile::Domain(_) => continue,
             Profile::Runtime => RUNTIME_PROFILE.to_owned(),
             // The agent of the image is static; that of a test maps libraries.
             Profile::Ours => OUR_PROFILE.replace("  /sandglass mrix,\n", "  /sandglass mrix,\n  /lib{,64}/** mr,\n"),
@@ -123,7 +132,10 @@ pub fn archive(machine: &Machine, parts: &Parts) -> Result<Archive> {
             text.as_bytes(),
         );
     }
-    if machine.scenes.iter().any(|scene| scene.profile != Profile::None) {
+    if let Some(policy) = &parts.policy {
+        archive.put("policy", 0o100_644, &fs::read(policy)?);
+    }
+    if machine.scenes.iter().any(|scene| scene.profile.is_of_apparmor()) {
         archive.put("etc/apparmor", 0o040_755, &[]);
         archive.put("etc/apparmor/parser.conf", 0o100_644, &[]);
         archive.put("etc/apparmor.d", 0o040_755, &[]);

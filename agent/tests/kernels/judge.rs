@@ -35,17 +35,7 @@ pub fn judge(machine: &Machine, console: &str) -> Result<Verdict> {
 
 fn of_scene(scene: &Scene, console: &str, printed: &str) -> Result<Ran> {
     if scene.profile != Profile::None {
-        let enforced = format!("{} (enforce)", scene.profile.name());
-        ensure!(
-            lines(console, "profile: ").any(|profile| profile == enforced),
-            "the profile is not enforced"
-        );
-        if matches!(scene.expected, Expected::Runs { .. }) {
-            ensure!(
-                lines(printed, "confined by: ").any(|label| label == enforced),
-                "the agent is not below the profile"
-            );
-        }
+        confined(scene, console, printed)?;
     }
     match &scene.expected {
         Expected::Runs { without } => Ok(Ran {
@@ -78,6 +68,44 @@ fn of_scene(scene: &Scene, console: &str, printed: &str) -> Result<Ran> {
         }
         Expected::Pods => bail!("not a scene of this test"),
     }
+}
+
+/// The security module enforces, and the agent is below the profile or in the domain. Of an agent that SELinux stops, the kernel's
+/// log and the agent's message name the domain.
+fn confined(scene: &Scene, console: &str, printed: &str) -> Result<()> {
+    let label = scene.profile.label();
+    let runs = matches!(scene.expected, Expected::Runs { .. });
+    let enforced = match scene.profile {
+        Profile::Domain(_) => lines(console, "selinux enforces: ").any(|mode| mode == "1"),
+        _ => lines(console, "profile: ").any(|profile| profile == label),
+    };
+    ensure!(enforced, "{label} is not enforced");
+    ensure!(
+        !runs || lines(printed, "confined by: ").any(|by| by == label),
+        "the agent is not confined by {label}"
+    );
+    if !matches!(scene.profile, Profile::Domain(_)) {
+        return Ok(());
+    }
+    let denied: Vec<&str> = lines(printed, "avc: ")
+        .filter(|line| line.contains(" denied "))
+        .collect();
+    if runs {
+        ensure!(denied.is_empty(), "SELinux denies {label}: {denied:?}");
+        return Ok(());
+    }
+    // Where sysctl unprivileged_bpf_disabled is set, as in Debian, older kernels ask for the capability first (`__sys_bpf` of 6.1).
+    let of_the_agent =
+        |line: &&str| line.contains("comm=\"sandglass\"") && (line.contains("{ bpf }") || line.contains("tclass=bpf "));
+    ensure!(
+        denied.iter().any(of_the_agent),
+        "the kernel logs no denial of bpf(2): {denied:?}"
+    );
+    ensure!(
+        lines(printed, "log: ").any(|line| line.contains(&label)),
+        "the agent's message does not name {label}"
+    );
+    Ok(())
 }
 
 /// An agent that runs: its probes, and what it counted.

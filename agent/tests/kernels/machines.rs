@@ -89,15 +89,17 @@ pub enum Capabilities {
     None,
 }
 
-/// The AppArmor profile of an agent.
+/// What a security module makes of an agent: its AppArmor profile, or its SELinux domain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Not confined by AppArmor.
+    /// Not confined by either.
     None,
     /// That of containerd for containers (`kernels/cri-containerd.apparmor.d`).
     Runtime,
     /// That of the chart (`deploy/helm/sandglass/profiles/apparmor`).
     Ours,
+    /// The domain of this type, in the policy of Debian trixie.
+    Domain(&'static str),
 }
 
 /// What the agent does.
@@ -186,6 +188,25 @@ const CHART_BELOW_OURS: Scene = Scene {
     ..CHART
 };
 const CHART_BRIEFLY: Scene = Scene { waits: false, ..CHART };
+const CHART_AS_SPC: Scene = Scene {
+    name: "the chart's capabilities, SELinux type spc_t",
+    profile: Profile::Domain("spc_t"),
+    ..CHART_BRIEFLY
+};
+/// What a container runs as unless it asks for another type.
+const CHART_AS_CONTAINER: Scene = Scene {
+    name: "the chart's capabilities, SELinux type container_t",
+    profile: Profile::Domain("container_t"),
+    expected: Expected::Refuses {
+        code: 77,
+        hint: "SELinux type spc_t",
+        findings: &[
+            ("probe", "exec: none"),
+            ("privilege.selinux", "SELinux domain system_u:system_r:container_t:s0"),
+        ],
+    },
+    ..CHART_BRIEFLY
+};
 /// Before Linux 5.11 maps count as locked memory, of which a process may have 64 KiB here.
 const CHART_BEFORE_5_11: Scene = Scene {
     expected: Expected::Refuses {
@@ -282,13 +303,15 @@ const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILI
 
 /// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for.
 #[rustfmt::skip]
-pub const MACHINES: [Machine; 18] = [
+pub const MACHINES: [Machine; 20] = [
     Machine { name: "5.10", series: "5.10", ..PLAIN },
     Machine { name: "6.1", series: "6.1", ..PLAIN },
     Machine { name: "6.12", series: "6.12", scenes: &[SUSPENDED], ..PLAIN },
     Machine { name: "7", series: "7", ..PLAIN },
     Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
+    Machine { name: "6.1 SELinux", series: "6.1", command_line: "security=selinux selinux=1 enforcing=1", scenes: &[CHART_AS_CONTAINER], ..PLAIN },
+    Machine { name: "6.12 SELinux", series: "6.12", command_line: "security=selinux selinux=1 enforcing=1", scenes: &[CHART_AS_SPC, CHART_AS_CONTAINER], ..PLAIN },
     Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN], ..PLAIN },
     Machine { name: "5.10 capabilities", series: "5.10", scenes: &[CHART_BEFORE_5_11, CHART_AND_SYS_RESOURCE, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.1 capabilities, BTF", series: "6.1", scenes: &[CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
@@ -389,12 +412,27 @@ impl Capabilities {
 }
 
 impl Profile {
-    /// The name that its text declares; the file in the machine has the same.
-    pub fn name(self) -> &'static str {
+    /// The name that its text declares, which the file in the machine has too; of a domain as `confined` of `kernels/init` takes it.
+    pub fn name(self) -> String {
         match self {
-            Profile::None => "none",
-            Profile::Runtime => "cri-containerd.apparmor.d",
-            Profile::Ours => "sandglass",
+            Profile::None => "none".to_owned(),
+            Profile::Runtime => "cri-containerd.apparmor.d".to_owned(),
+            Profile::Ours => "sandglass".to_owned(),
+            Profile::Domain(kind) => format!("selinux:{kind}"),
+        }
+    }
+
+    /// Whether AppArmor must know it.
+    pub fn is_of_apparmor(self) -> bool {
+        matches!(self, Profile::Runtime | Profile::Ours)
+    }
+
+    /// The process' label (proc_pid_attr(5), `current`).
+    pub fn label(self) -> String {
+        match self {
+            Profile::None => "unconfined".to_owned(),
+            Profile::Runtime | Profile::Ours => format!("{} (enforce)", self.name()),
+            Profile::Domain(kind) => format!("system_u:system_r:{kind}:s0"),
         }
     }
 }

@@ -203,6 +203,48 @@ async fn capabilities_of_a_modest_container_are_enough() {
 }
 
 #[tokio::test]
+async fn a_confined_domain_is_a_finding_where_probes_are_missing() {
+    let node = Node::new();
+    let label = |label: &str| {
+        node.good_kernel().file("proc/self/attr/current", label);
+    };
+    let report_with = async |probes| {
+        let options = DoctorOptions {
+            probes,
+            ..node.options()
+        };
+        run(options).await
+    };
+    let missing = |probe: &str| ProbeStatus {
+        attached: false,
+        ..attached(probe, "refused")
+    };
+    let of_domain = |report: &Report| level_of(report, "privilege.selinux", "SELinux domain ");
+    label("system_u:system_r:container_t:s0:c1,c2\0");
+    node.file("sys/fs/selinux/enforce", "1");
+    let refused = report_with(vec![missing("exec")]).await;
+    assert_eq!(of_domain(&refused), Level::Fail);
+    let text = node.text(&refused);
+    for part in [
+        "fail SELinux domain system_u:system_r:container_t:s0:c1,c2 (enforcing)",
+        "linux.seLinuxOptions.type=spc_t",
+        "`ausearch -m avc -c sandglass`",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let partly = report_with(vec![attached("exec", ""), missing("dns")]).await;
+    assert_eq!(of_domain(&partly), Level::Note);
+    assert_eq!(of_domain(&node.report().await), Level::Ok);
+    node.file("sys/fs/selinux/enforce", "0");
+    assert_eq!(of_domain(&report_with(vec![missing("exec")]).await), Level::Ok);
+    node.file("sys/fs/selinux/enforce", "1");
+    label("system_u:system_r:spc_t:s0");
+    assert_eq!(of_domain(&report_with(vec![missing("exec")]).await), Level::Ok);
+    label("cri-containerd.apparmor.d (enforce)\n");
+    assert!(!node.text(&node.report().await).contains("SELinux"));
+}
+
+#[tokio::test]
 async fn bad_networks_are_told_apart() {
     let node = Node::new();
     node.good_kernel()

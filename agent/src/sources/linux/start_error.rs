@@ -4,10 +4,12 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::path::Path;
 
 use super::loader::error::LoadError;
 use crate::failure::{Advice, ExitReason};
 use crate::node::kernel_version;
+use crate::selinux::{self, Domain};
 
 /// Why the source could not start.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,15 @@ pub enum LinuxStartError {
     /// kernel/bpf/syscall.c in 5.10), and which only CAP_SYS_RESOURCE lets a process raise (setrlimit(2)).
     #[error("cannot attach probe 'exec'")]
     LockedMemory(#[source] LoadError),
+    /// The policy of SELinux does not allow the domain of this process what the capabilities do.
+    #[error("cannot attach probe 'exec' in {domain}")]
+    Domain {
+        /// Of this process.
+        domain: Domain,
+        /// What was refused.
+        #[source]
+        source: LoadError,
+    },
     /// This kernel, or its policy, does not accept the probe.
     #[error("cannot attach probe 'exec'")]
     NotSupported(#[source] LoadError),
@@ -34,17 +45,31 @@ impl LinuxStartError {
     /// The class of an error that kept every rung from being attached. EPERM alone does not show a missing privilege:
     /// lockdown and security modules return it to root as well (kernel_lockdown(7)), and need another hint.
     pub fn from_load_error(error: LoadError) -> LinuxStartError {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        LinuxStartError::classified(
+            error,
+            effective_capabilities(),
+            Domain::of_this_process(Path::new("/")),
+            &release,
+        )
+    }
+
+    /// That of a process with these capabilities and this domain, on a kernel of this release. SELinux is asked before
+    /// the kernel counts locked memory (`__sys_bpf` of kernel/bpf/syscall.c), so its refusal comes first.
+    fn classified(error: LoadError, held: u64, domain: Option<Domain>, release: &str) -> LinuxStartError {
         let denied = matches!(error.os_error(), Some(libc::EPERM | libc::EACCES));
         if !denied {
             return LinuxStartError::NotSupported(error);
         }
-        let held = effective_capabilities();
         let has = |capability: u32| held & (1 << capability) != 0;
         // The effective set says nothing of another user namespace, in which capabilities do not count for BPF.
         let may_load = has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON));
+        let domain = domain.filter(|domain| domain.may_refuse() && !error.is_the_verifiers());
         if !may_load {
             LinuxStartError::NoPrivilege(error)
-        } else if !has(CAP_SYS_RESOURCE) && limits_locked_memory(&rustix::system::uname().release().to_string_lossy()) {
+        } else if let Some(domain) = domain {
+            LinuxStartError::Domain { domain, source: error }
+        } else if !has(CAP_SYS_RESOURCE) && limits_locked_memory(release) {
             LinuxStartError::LockedMemory(error)
         } else {
             LinuxStartError::NotSupported(error)
@@ -65,6 +90,7 @@ impl Advice for LinuxStartError {
                 "before Linux 5.11 the maps of probes count as locked memory: add CAP_SYS_RESOURCE, or raise the limit \
                  (LimitMEMLOCK=infinity for the container runtime's service)"
             }
+            LinuxStartError::Domain { .. } => selinux::HINT,
             LinuxStartError::NotSupported(_) => {
                 "needs Linux 5.10 or newer with BPF tracing, not shut off by lockdown or a security module; \
                  `sandglass doctor` says which part is missing"
@@ -79,7 +105,9 @@ impl Advice for LinuxStartError {
     fn exit(&self) -> ExitReason {
         match self {
             LinuxStartError::NoBtf(_) | LinuxStartError::NotSupported(_) => ExitReason::Unavailable,
-            LinuxStartError::NoPrivilege(_) | LinuxStartError::LockedMemory(_) => ExitReason::NoPermission,
+            LinuxStartError::NoPrivilege(_) | LinuxStartError::LockedMemory(_) | LinuxStartError::Domain { .. } => {
+                ExitReason::NoPermission
+            }
             LinuxStartError::Thread(_) => ExitReason::Runtime,
         }
     }
@@ -107,7 +135,53 @@ const CAP_BPF: u32 = 39;
 
 #[cfg(test)]
 mod tests {
-    use super::limits_locked_memory;
+    use std::{fs, io};
+
+    use super::*;
+    use crate::failure::Failure;
+
+    /// What `release` of a kernel says to a process with these capabilities and this label.
+    fn refused(code: i32, held: u64, label: &str, release: &str) -> Failure {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc/self/attr")).unwrap();
+        fs::write(root.path().join("proc/self/attr/current"), label).unwrap();
+        let error = LoadError::Cgroup(io::Error::from_raw_os_error(code));
+        LinuxStartError::classified(error, held, Domain::of_this_process(root.path()), release).into()
+    }
+
+    #[test]
+    fn a_refusal_in_a_confined_domain_names_selinux_and_the_type_to_use() {
+        let chart = 1 << CAP_BPF | 1 << CAP_PERFMON;
+        let label = "system_u:system_r:container_t:s0:c1,c2";
+        for code in [libc::EACCES, libc::EPERM] {
+            let text = refused(code, chart, label, "5.10.0").to_string();
+            let begin = "cannot attach probe 'exec' in SELinux domain system_u:system_r:container_t:s0:c1,c2 (";
+            assert!(text.starts_with(begin), "{text}");
+            let hint = text.split_once("\nhint: ").unwrap().1;
+            assert!(
+                hint.contains("type spc_t") && hint.contains("linux.seLinuxOptions"),
+                "{hint}"
+            );
+            assert!(hint.contains("`ausearch -m avc -c sandglass`"), "{hint}");
+        }
+        let exit = |code, held, label, release| refused(code, held, label, release).exit();
+        assert_eq!(exit(libc::EACCES, chart, label, "6.12"), ExitReason::NoPermission);
+        // Another error, another label, or a capability that is missing anyway.
+        for (failure, hint) in [
+            (refused(libc::ENOSPC, chart, label, "6.12"), "needs Linux 5.10"),
+            (
+                refused(libc::EACCES, chart, "system_u:system_r:spc_t:s0", "6.12"),
+                "needs Linux 5.10",
+            ),
+            (refused(libc::EPERM, chart, "unconfined", "6.12"), "needs Linux 5.10"),
+            (refused(libc::EPERM, chart, "unconfined", "5.10.0"), "before Linux 5.11"),
+            (refused(libc::EPERM, 0, label, "6.12"), "needs CAP_BPF"),
+        ] {
+            let text = failure.to_string();
+            assert!(text.contains(&format!("\nhint: {hint}")), "{text}");
+            assert!(!text.contains("SELinux"), "{text}");
+        }
+    }
 
     #[test]
     fn kernels_before_5_11_count_maps_as_locked_memory() {

@@ -71,4 +71,13 @@ impl LoadError {
         }
         None
     }
+
+    /// Whether the verifier examined the program and said why not. EACCES is its answer to many a program.
+    #[must_use]
+    pub fn is_the_verifiers(&self) -> bool {
+        let LoadError::Program { source, .. } = self else {
+            return false;
+        };
+        matches!(&**source, ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().is_empty())
+    }
 }
