@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Error, Result};
 
-use super::console::{Ran, Verdict, WAITS};
+use super::console::{Verdict, WAITS, lines};
 use super::machines::Machine;
 use super::table;
 
@@ -62,9 +62,9 @@ pub fn every_machine<P: Send>(
                     "NOT RUN {test}::{name}::conntrack: without nft of the machine's architecture no connection is tracked"
                 );
             }
+            let waited_for = lines(&console, "waits for: ").next();
             for reason in WAITS {
-                let lacks = |ran: &Ran| !ran.waits.is_empty() && !ran.waits.iter().any(|wait| wait == reason);
-                if verdict.scenes.iter().any(lacks) {
+                if waited_for.is_some_and(|list| !list.split(' ').any(|wait| wait == reason)) {
                     eprintln!(
                         "NOT RUN {test}::{name}::{reason}: no flock or CNI plugins of the machine's architecture, or no disk"
                     );
