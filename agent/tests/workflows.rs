@@ -1,5 +1,5 @@
 //! The workflows of `.github` as far as they run on Linux: actionlint finds nothing in them, the judge of a Windows node accepts
-//! a good replay and rejects spoiled ones, and the CNI plugins of that node do what they are for.
+//! a good replay and rejects spoiled ones, the CNI plugins of that node do what they are for, and so does the judge of the dashboards in Grafana.
 //!
 //! The replays are those of `recordings/windows-*`, in place of a node's. Does not: run a workflow.
 #![cfg(target_os = "linux")]
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+
+#[path = "workflows/grafana.rs"]
+mod grafana;
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)

@@ -491,16 +491,21 @@ impl Waits {
         self.threads.get_mut(&id)
     }
 
-    /// Appends a wait to its thread, behind the ones before.
+    /// Adds a wait to its thread, between the ones before and behind it. Mostly it is the last one; but the processor of who wakes writes
+    /// its record while another one already runs the thread and writes that, and where the node is too busy for the reorder stage
+    /// (`Ordered::late`) both come as they were written.
     fn add_wait(&mut self, times: &ThreadTimes, mut wait: Wait) {
         let Some(thread) = self.thread(times.process, times.thread, times.begin) else {
             return;
         };
-        let after = thread.waits.last().map_or(Timestamp(0), |last| last.ran);
-        wait.out = wait.out.max(after);
-        wait.woken = wait.woken.max(wait.out);
-        wait.ran = wait.ran.max(wait.woken);
-        thread.waits.push(wait);
+        let index = thread.waits.partition_point(|known| known.out < wait.ran);
+        let before = index.checked_sub(1).and_then(|index| thread.waits.get(index));
+        let after = before.map_or(Timestamp(0), |before| before.ran);
+        let behind = thread.waits.get(index).map_or(Timestamp(u64::MAX), |behind| behind.out);
+        wait.out = wait.out.max(after).min(behind);
+        wait.woken = wait.woken.max(wait.out).min(behind);
+        wait.ran = wait.ran.max(wait.woken).min(behind);
+        thread.waits.insert(index, wait);
         self.waits += 1;
     }
 

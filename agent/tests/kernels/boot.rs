@@ -163,8 +163,8 @@ pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bound
         // (kernel/irq/spurious.c, note_interrupt): the end of the console was missing.
         .arg("-append")
         .arg(format!(
-            "console={} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1 noirqdebug {}",
-            platform.console, machine.command_line
+            "console={} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1 noirqdebug {} {}",
+            platform.console, platform.command_line, machine.command_line
         ))
         .arg("-kernel")
         .arg(&kernel.image)

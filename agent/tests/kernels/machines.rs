@@ -37,6 +37,8 @@ pub struct Platform {
     pub strip: &'static str,
     pub options: &'static [&'static str],
     pub console: &'static str,
+    /// What its kernels need on their command line.
+    pub command_line: &'static str,
     /// How Debian's kernels of it end.
     pub suffix: &'static str,
 }
@@ -135,6 +137,9 @@ pub const X86_64: Platform = Platform {
     strip: "strip",
     options: &[],
     console: "ttyS0",
+    // A busy host may not let the timer tick while the kernel counts its ticks at boot, which it takes for broken hardware: it panics
+    // (arch/x86/kernel/apic/io_apic.c, check_timer).
+    command_line: "no_timer_check",
     suffix: "amd64",
 };
 pub const ARM64: Platform = Platform {
@@ -149,6 +154,7 @@ pub const ARM64: Platform = Platform {
     strip: "aarch64-linux-gnu-strip",
     options: &["-machine", "virt"],
     console: "ttyAMA0",
+    command_line: "",
     suffix: "arm64",
 };
 

@@ -167,6 +167,48 @@ fn a_lock_below_a_command_below_a_plugin_explains_the_operation() {
     );
 }
 
+/// Who wakes writes its record on another processor than the one that runs the thread. Where both come too late to be put in order,
+/// the sleep is the same.
+#[test]
+fn a_wake_up_behind_the_run_that_it_led_to_is_still_the_end_of_a_sleep() {
+    for swapped in [false, true] {
+        let mut scene = Scene::new();
+        scene.at(0).recorded(true);
+        scene.at(0).networks(&[("net", &["portmap"])]);
+        let plugin = scene.at(100).plugin("portmap", &add("sb", "eth0"));
+        let woken = |scene: &mut Scene, from: u64, until: u64| {
+            scene
+                .at(until)
+                .woken(plugin, from, &["hrtimer_nanosleep"], stranger("swapper", TIMER));
+        };
+        let ran = |scene: &mut Scene, from: u64, until: u64| {
+            scene.at(until).event(Body::ThreadRan(Box::new(ThreadRun {
+                times: times(plugin),
+                runnable_from: ms(from),
+                preempted: false,
+                throttled_ns: 0,
+            })));
+        };
+        woken(&mut scene, 110, 310);
+        ran(&mut scene, 310, 320);
+        if swapped {
+            ran(&mut scene, 530, 540);
+            woken(&mut scene, 330, 530);
+        } else {
+            woken(&mut scene, 330, 530);
+            ran(&mut scene, 530, 540);
+        }
+        scene.at(560).queued(plugin, 550, 0);
+        scene.at(570).exit(plugin, 0);
+        scene.at(60_000).tick();
+        assert_eq!(
+            parts(&scene.play().closed[0], "plugin portmap"),
+            [("processor", 40), ("run_queue", 30), ("timer", 400)],
+            "swapped: {swapped}"
+        );
+    }
+}
+
 /// The spans of waits: name, name of the parent, milliseconds of begin and duration.
 fn shown(trace: &Trace) -> Vec<(String, String, u64, u64)> {
     let waits = trace.spans.iter().filter(|span| span.detail.as_wait().is_some());
