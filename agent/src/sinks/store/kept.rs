@@ -111,7 +111,7 @@ impl<R> Kept<R> {
     }
 }
 
-/// Packs closed traces.
+/// Packs closed traces. A thread that gives way to others must not hold its lock while one that does not waits for it.
 #[derive(Debug)]
 pub(super) struct Packer {
     /// A quarter of a MiB, once the first trace has closed.

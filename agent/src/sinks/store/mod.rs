@@ -33,7 +33,7 @@ use crate::sinks::journal::Journal;
 use disk::{DiskStatus, StoreDisk};
 use hour::TrafficHour;
 use index::TraceOutcome;
-use kept::Packer;
+use kept::{Content, Packer};
 use traces::Traces;
 
 pub use kept::Kept;
@@ -180,20 +180,29 @@ impl<R> Store<R> {
     /// Inserts a snapshot of an open trace, or a closed trace; replaces what is kept of it. Ignores an open snapshot that
     /// comes after the closed trace, and a trace without a root.
     pub fn update(&self, trace: impl Into<Arc<Trace>>) {
-        self.insert(trace.into(), Origin::ThisRun);
+        let trace = trace.into();
+        let content = self.0.packer.content(&trace);
+        self.insert(&trace, content, Origin::ThisRun);
     }
 
     /// Inserts a trace of an earlier run of the agent, as [`Store::update`] does. One that is kept already stays as it is.
     pub fn restore(&self, trace: impl Into<Arc<Trace>>) {
-        self.insert(trace.into(), Origin::EarlierRun);
+        let trace = trace.into();
+        // Who restores may give way to others, and must not keep `update` waiting for the packer meanwhile.
+        let content = Packer::new(!self.0.options.replayed).content(&trace);
+        self.insert(&trace, content, Origin::EarlierRun);
     }
 
-    fn insert(&self, trace: Arc<Trace>, origin: Origin) {
+    /// The same of a closed trace, with its content as the store's file has it.
+    fn restore_packed(&self, trace: &Trace, content: Vec<u8>) {
+        self.insert(trace, Content::Packed(content.into()), Origin::EarlierRun);
+    }
+
+    fn insert(&self, trace: &Trace, content: Content, origin: Origin) {
         if trace.spans.is_empty() {
             return;
         }
         let (root, closed) = (trace.root_id(), trace.closed);
-        let content = self.0.packer.content(&trace);
         {
             let StoreState { traces, known, .. } = &mut *self.state();
             let earlier = origin == Origin::EarlierRun;
@@ -205,7 +214,7 @@ impl<R> Store<R> {
                 }
                 return;
             }
-            let Some(kept) = traces.insert(&trace, content, earlier) else {
+            let Some(kept) = traces.insert(trace, content, earlier) else {
                 return;
             };
             if kept.index.command == Some(CniCommand::Del)

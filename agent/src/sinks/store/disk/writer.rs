@@ -94,15 +94,15 @@ impl<R: Send + Sync + 'static> Writer<R> {
         let metrics = &self.disk.0.metrics;
         metrics.cut_bytes.inc_by(left.cut_bytes);
         metrics.skipped.set(i64::try_from(left.skipped).unwrap_or(i64::MAX));
-        let mut found: Vec<Trace> = Vec::with_capacity(left.live.len());
+        let mut found: Vec<(Trace, Vec<u8>)> = Vec::with_capacity(left.live.len());
         for content in left.live.into_values() {
             match decode(&content).filter(|(_, trace)| trace.closed && trace.check().is_ok()) {
-                Some((_, trace)) => found.push(trace),
+                Some((_, trace)) => found.push((trace, content)),
                 None => drop(metrics.corrupt.inc()),
             }
         }
         // As they came in: what is worth more, or is slow, depends on what came before.
-        found.sort_by_key(|trace| trace.root().end.map(|end| trace.anchor.unix_ns(end)));
+        found.sort_by_key(|(trace, _)| trace.root().end.map(|end| trace.anchor.unix_ns(end)));
         if !found.is_empty() || left.cut_bytes > 0 {
             let corrupt = metrics.corrupt.get();
             tracing::info!(
@@ -112,9 +112,9 @@ impl<R: Send + Sync + 'static> Writer<R> {
                 "the page shows traces of an earlier run"
             );
         }
-        for trace in found {
+        for (trace, content) in found {
             metrics.restored.inc();
-            self.store.restore(trace);
+            self.store.restore_packed(&trace, content);
         }
     }
 
