@@ -6,6 +6,7 @@
 )]
 
 mod attempts;
+mod callers;
 mod causes;
 mod chains;
 mod daemons;
