@@ -7,7 +7,7 @@ options for the test binaries. Builds with cargo first. Used by scripts/test.sh.
 A lane runs its binaries one after the other. The lane `machine` holds the tests that observe the whole node with probes of
 their own, or measure: two of them at once would see each other's processes. They wait most of their time, so the other lanes
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
-processor from what is being observed. One lane more is of those that wait for QEMU or Wine. A binary's output is printed when
+processor from what is being observed. One lane more is of those that wait for QEMU. A binary's output is printed when
 it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
@@ -28,10 +28,10 @@ MACHINE = {
 }
 # Of these, one test at a time: each watches how threads wait, which is what the others beside it make them do.
 SERIAL = {"exec_probe"}
-# Tests that mostly wait for QEMU or Wine.
-GUESTS = {"guests", "kernels", "windows"}
+# Tests that mostly wait for QEMU. They are the longest lane.
+GUESTS = {"guests", "kernels"}
 # Started first: the longest of the others, so that none of them is left alone at the end.
-LONG = ["page", "dashboards", "sandglass"]
+LONG = ["windows", "page", "dashboards", "sandglass"]
 # Options of `cargo test` that take a value: what stands behind another is a filter for names.
 VALUED = {
     "-p", "--package", "--exclude", "--test", "--bin", "--bench", "--example", "-F", "--features", "--profile", "--target",
