@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_confined_domain_may_be_why_unless_it_is_permissive() {
         let label = b"system_u:system_r:container_t:s0:c1,c2\0";
-        let told = |enforce| domain(label, enforce).map(|domain| (domain.to_string(), domain.may_refuse()));
+        let described = |enforce| domain(label, enforce).map(|domain| (domain.to_string(), domain.may_refuse()));
         for (enforce, mode, may_refuse) in [
             (Some("1"), "enforcing", true),
             (Some("0"), "permissive", false),
@@ -126,7 +126,7 @@ mod tests {
             (Some(""), "whether it is enforced cannot be read from here", true),
         ] {
             let text = format!("SELinux domain system_u:system_r:container_t:s0:c1,c2 ({mode})");
-            assert_eq!(told(enforce), Some((text, may_refuse)));
+            assert_eq!(described(enforce), Some((text, may_refuse)));
         }
         for unconfined in ["system_u:system_r:spc_t:s0", "unconfined_u:unconfined_r:unconfined_t"] {
             let domain = domain(unconfined.as_bytes(), Some("1")).unwrap();

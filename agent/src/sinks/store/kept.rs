@@ -42,25 +42,17 @@ pub(super) enum Content {
     Packed(Box<[u8]>),
 }
 
-/// What the order of the store's traces knows of one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) bad: bool,
-    pub(super) arrival: u64,
-    pub(super) revision: u64,
-    pub(super) earlier: bool,
-}
-
 impl<R> Kept<R> {
-    pub(super) fn new(index: TraceIndex, content: Content, place: Place) -> Kept<R> {
-        let Place {
-            bad,
-            arrival,
-            revision,
-            earlier,
-        } = place;
+    pub(super) fn new(
+        index: TraceIndex,
+        content: Content,
+        group: Group,
+        arrival: u64,
+        revision: u64,
+        earlier: bool,
+    ) -> Kept<R> {
         Kept {
-            group: Group::of(&index, bad),
+            group,
             bytes: match &content {
                 Content::Plain(trace) => size::of_plain(trace),
                 Content::Packed(packed) => size::of_packed(packed, &index),

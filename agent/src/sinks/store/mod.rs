@@ -32,7 +32,7 @@ use crate::node::NodeInfo;
 use crate::sinks::journal::Journal;
 use disk::{DiskStatus, StoreDisk};
 use hour::TrafficHour;
-use index::TraceOutcome;
+use index::{TraceIndex, TraceKind, TraceOutcome};
 use kept::{Content, Packer};
 use traces::Traces;
 
@@ -310,7 +310,23 @@ impl<R> Store<R> {
     /// the creation of a sandbox, else the newest.
     #[must_use]
     pub fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Kept<R>>> {
-        self.state().traces.find(id, span)
+        // Traces are unpacked without the lock, which the pipeline takes.
+        let of_id = self.state().traces.all_of(id);
+        let Some(span) = span else {
+            return of_id.into_iter().max_by_key(|kept| {
+                let TraceIndex {
+                    kind, start_unix_ns, ..
+                } = kept.index;
+                (kind == TraceKind::Sandbox, start_unix_ns, kept.arrival)
+            });
+        };
+        let is_root = of_id.iter().position(|kept| kept.index.root.span == span);
+        let has_span = |kept: &Arc<Kept<R>>| {
+            let trace = kept.trace();
+            trace.is_some_and(|trace| trace.spans.iter().any(|one| one.id == span))
+        };
+        let found = is_root.or_else(|| of_id.iter().position(has_span))?;
+        Some(Arc::clone(&of_id[found]))
     }
 
     /// Sandboxes older than the agent.

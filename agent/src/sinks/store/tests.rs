@@ -78,7 +78,7 @@ fn day(store: &Store<()>) -> (Vec<String>, Vec<String>) {
 
 fn sandboxes(store: &Store<()>) -> Vec<String> {
     let kept = store.traces().into_iter();
-    kept.filter(|kept| kept.index.kind == index::TraceKind::Sandbox)
+    kept.filter(|kept| kept.index.kind == TraceKind::Sandbox)
         .map(|kept| kept.index.pod.clone())
         .collect()
 }

@@ -13,12 +13,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sandglass_model::{RootId, SpanId, Trace, TraceId};
+use sandglass_model::{RootId, Trace, TraceId};
 use serde::Serialize;
 
 use super::group::{Group, Rank, Side};
 use super::index::{TraceIndex, TraceKind, TraceOutcome};
-use super::kept::{Content, Kept, Place};
+use super::kept::{Content, Kept};
 use super::owners::Owners;
 use crate::sinks::worth::{Judge, SLOW_NS};
 
@@ -134,13 +134,9 @@ impl<R> Traces<R> {
         }
         let bad = trace.closed && self.judge.judge(trace).is_some();
         self.revisions += 1;
-        let place = Place {
-            bad,
-            arrival,
-            revision: self.revisions,
-            earlier,
-        };
-        let kept = Kept::new(TraceIndex::of(trace), content, place);
+        let index = TraceIndex::of(trace);
+        let group = Group::of(&index, bad);
+        let kept = Kept::new(index, content, group, arrival, self.revisions, earlier);
         self.earlier += usize::from(earlier);
         *self.bytes.entry(kept.group).or_default() += kept.bytes;
         *self.by_outcome.entry(kept.index.outcome).or_default() += 1;
@@ -261,23 +257,10 @@ impl<R> Traces<R> {
         running
     }
 
-    /// The trace with this id that has the span. Without a span, and if several have the id: the creation of a sandbox,
-    /// else the newest.
-    pub(super) fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Kept<R>>> {
-        let mut of_id = self.by_root.range(RootId::all_of(id)).map(|(_, kept)| kept);
-        let found = match span {
-            Some(span) => of_id.find(|kept| {
-                let trace = kept.trace();
-                trace.is_some_and(|trace| trace.spans.iter().any(|one| one.id == span))
-            }),
-            None => of_id.max_by_key(|kept| {
-                let TraceIndex {
-                    kind, start_unix_ns, ..
-                } = kept.index;
-                (kind == TraceKind::Sandbox, start_unix_ns, kept.arrival)
-            }),
-        };
-        found.cloned()
+    /// Those with this id.
+    pub(super) fn all_of(&self, id: TraceId) -> Vec<Arc<Kept<R>>> {
+        let of_id = self.by_root.range(RootId::all_of(id));
+        of_id.map(|(_, kept)| Arc::clone(kept)).collect()
     }
 
     /// Those that an earlier run of the agent made.
