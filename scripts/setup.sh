@@ -91,6 +91,8 @@ want_test() {
     fi
     # Other kernels, booted without acceleration.
     have qemu-system-x86_64 || optional+=(qemu-system-x86)
+    # SELinux' policy is packed with it (scripts/kernels.sh).
+    have bunzip2 || optional+=(bzip2)
     # Those of arm64, and the static agent for them.
     have qemu-system-aarch64 || optional+=(qemu-system-arm)
     have aarch64-linux-gnu-gcc || optional+=(gcc-aarch64-linux-gnu)
