@@ -39,7 +39,7 @@ mod scheduling;
 #[path = "cluster/state.rs"]
 mod state;
 #[allow(dead_code, reason = "each test binary uses its own part")]
-#[path = "exec_probe/tracefs.rs"]
+#[path = "lab/tracefs.rs"]
 mod tracefs;
 #[path = "cluster/workloads.rs"]
 mod workloads;

@@ -12,7 +12,7 @@ use sandglass_lab::pressure::some_us;
 use serde_json::Value;
 
 use super::node::{METRICS, NAMESPACE, Node, try_http};
-use super::own_time::{Compared, DAEMON, install, shares, tell};
+use super::own_time::{Compared, DAEMON, install, print_compared, shares};
 use super::pods::sandbox_traces;
 use super::scheduling::{Interval, Scheduling, between, length, united};
 use super::tracefs::Tracefs;
@@ -83,8 +83,8 @@ fn i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel() {
             assert_pressure(&plugins, &scheduling, within, &before, &after);
         }
         let compared = Compared::all(&traces, Some(&scheduling));
-        tell("run_pod_sandbox of 95 at once", &compared.requests);
-        tell("add of 95 at once", &compared.adds);
+        print_compared("run_pod_sandbox of 95 at once", &compared.requests);
+        print_compared("add of 95 at once", &compared.adds);
         let shares = shares(&compared.requests);
         assert!(shares[shares.len() / 2] >= 0.95, "{:?}", compared.requests);
     }

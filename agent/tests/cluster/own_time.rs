@@ -52,7 +52,7 @@ fn h_a_trace_covers_what_containerd_does_for_a_pod() {
     assert!(shares[shares.len() / 2] >= 0.95, "{:?}", compared.requests);
     let whats = [("run_pod_sandbox", &compared.requests), ("add", &compared.adds)];
     for (what, compared) in whats {
-        let agreeing = tell(what, compared);
+        let agreeing = print_compared(what, compared);
         if scheduling.is_none() || agreeing * 10 >= compared.len() * 9 {
             continue;
         }
@@ -189,7 +189,7 @@ pub fn shares(compared: &[One]) -> Vec<f64> {
 }
 
 /// Prints how durations compare. Returns how many agree within 2 ms without the waits of the daemon's threads.
-pub fn tell(what: &str, compared: &[One]) -> usize {
+pub fn print_compared(what: &str, compared: &[One]) -> usize {
     let sorted = |of: fn(&One) -> u64| {
         let mut all: Vec<u64> = compared.iter().map(of).collect();
         all.sort_unstable();

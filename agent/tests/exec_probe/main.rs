@@ -25,6 +25,7 @@ mod speech;
 mod stuck;
 mod timehist;
 #[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../lab/tracefs.rs"]
 mod tracefs;
 mod trust;
 mod unreadable;

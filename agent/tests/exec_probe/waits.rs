@@ -156,18 +156,22 @@ fn a_timer_is_found_through_children_and_pipes() {
     }
 }
 
+fn until_recorded(watch: &Watch) {
+    watch.wait("waits to be recorded", |events| {
+        let mut events = events.iter();
+        events
+            .any(|event| event.body == Body::WaitsRecorded { on: true })
+            .then_some(())
+    });
+}
+
 /// Two busy threads for each processor: the time is the run queue's, and as much as the scheduler itself has counted.
 #[test]
 fn waits_for_a_processor_are_as_many_as_the_scheduler_counts() {
     let Some(watch) = watch("waits_for_a_processor_are_as_many_as_the_scheduler_counts", 0) else {
         return;
     };
-    watch.wait("waits to be recorded", |events| {
-        events
-            .iter()
-            .find(|event| event.body == Body::WaitsRecorded { on: true })
-            .map(|_| ())
-    });
+    until_recorded(&watch);
     let body =
         "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; read ran waited times < /proc/$$/schedstat; echo $times";
     let script = watch.script("busy", body);
@@ -227,12 +231,7 @@ fn a_new_process_waits_for_a_processor_from_its_creation_on() {
     let Some(watch) = watch("a_new_process_waits_for_a_processor_from_its_creation_on", 0) else {
         return;
     };
-    watch.wait("waits to be recorded", |events| {
-        events
-            .iter()
-            .find(|event| event.body == Body::WaitsRecorded { on: true })
-            .map(|_| ())
-    });
+    until_recorded(&watch);
     let script = watch.script("forks", "i=0; while [ $i -lt 40 ]; do (:); i=$((i+1)); done");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
