@@ -79,7 +79,12 @@ def judge_panel(grafana, source, panel):
 
 def picture(browser, grafana, uid, file):
     command = [browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1600,3200", "--virtual-time-budget=30000"]
-    subprocess.run([*command, f"--screenshot={file}", f"{grafana}/d/{uid}?kiosk&from=now-15m&to=now"], check=False, timeout=120)
+    command += [f"--screenshot={file}", f"{grafana}/d/{uid}?kiosk&from=now-15m&to=now"]
+    # A page that keeps a connection open for news may keep the browser from ending.
+    try:
+        subprocess.run(command, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"{uid}: no picture: {error}")
 
 
 def main():
