@@ -2,7 +2,7 @@
 //!
 //! Each sandbox is a copy of a recorded one that failed, with ids, processes and times of its own; they overlap as on a node. Behind the correlator are the sinks of `sandglass run`
 //! with spool, journal and store on disk, and a collector that is away. Memory is compared with itself, at 5,000 and at 10,000 sandboxes, when all tables are full: that
-//! of ended sandboxes is smaller here than by default (8,192, about 1 KiB each). Does not: attach probes, or measure how large the agent is (`bench/`).
+//! of ended sandboxes is smaller here than by default (2,048, about 1.5 KiB each). Does not: attach probes, or measure how large the agent is (`bench/`).
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -30,7 +30,8 @@ pub struct CorrelatorConfig {
     pub max_processes: usize,
     /// Bound on the spans of one trace.
     pub max_spans: usize,
-    /// Bound on sandboxes and on pods remembered after their traces closed, for links and attempt numbers.
+    /// Bound on sandboxes and on pods remembered after their traces closed, for links and attempt numbers. The default is eight times what
+    /// the largest nodes run (the kubelet allows 110 pods by default); of each ended sandbox about 1.5 KiB is kept.
     pub max_remembered: usize,
     /// Deadlines, thresholds and bounds for traffic.
     pub traffic: TrafficBounds,
@@ -50,7 +51,7 @@ impl Default for CorrelatorConfig {
             max_traces: 4_096,
             max_processes: 16_384,
             max_spans: 512,
-            max_remembered: 8_192,
+            max_remembered: 2_048,
             traffic: TrafficBounds::default(),
             windows: false,
         }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::networks::{DAEMON, SHIM_PLUGIN, VERSIONS};
 
-/// How long the daemon looks the pod up: longer than `waits.after` (30 ms) and the agent's next poll (25 ms).
+/// How long the daemon looks the pod up: longer than `waits.after` (50 ms) and the agent's next poll (25 ms).
 const LOOKUP: Duration = Duration::from_millis(250);
 
 /// What this program does when it was executed as the plugin or as the daemon; `None` under any other name.
