@@ -337,7 +337,10 @@ impl Feed for ExecFeed {
         self.check_daemons();
         self.send_burst()?;
         self.ring_bytes.set(0);
-        Ok(Drained::from_count(records))
+        match self.waits.as_ref().is_some_and(Waits::is_changing) {
+            true => Ok(Drained::Part),
+            false => Ok(Drained::from_count(records)),
+        }
     }
 
     /// Cgroups are looked up again each time: the configured ones may have been created or replaced since.

@@ -25,7 +25,6 @@ use super::locks::Locks;
 use super::looks::Looks;
 use crate::sources::clock;
 use crate::sources::linux::cgroups::Cgroups;
-use crate::sources::linux::loader::error::LoadError;
 use crate::sources::linux::loader::family::{Family, Part};
 use crate::sources::linux::loader::maps::WaitMaps;
 use crate::sources::linux::record::text;
@@ -41,6 +40,11 @@ pub struct Waits {
     /// What runs and was executed by a runtime, plugins and steps, with the time from which it is slow, and with `None` what
     /// plugins started.
     running: HashMap<ProcessKey, Option<Timestamp>>,
+    /// The programs are to be attached.
+    wanted: bool,
+    /// Some are attached that are not to be, or the other way round.
+    changing: bool,
+    /// All are attached.
     attached: bool,
     /// Until when the programs stay attached without a slow plugin.
     until: Timestamp,
@@ -73,6 +77,8 @@ impl Waits {
             symbols,
             after_ns: u64::try_from(after.as_nanos()).unwrap_or(u64::MAX),
             running: HashMap::new(),
+            wanted: false,
+            changing: false,
             attached: false,
             until: Timestamp(0),
             file_locks: FileLocks::default(),
@@ -140,10 +146,12 @@ impl Waits {
         let now = clock::now();
         let is_slow = |slow_from: &Timestamp| now >= *slow_from && now.since(*slow_from) < SLOW_MAX_NS;
         let slow = self.running.values().flatten().any(is_slow);
-        let wanted = self.after_ns == 0 || slow || (self.attached && now < self.until);
-        if wanted != self.attached {
-            self.attached = wanted;
-            self.set_attached(wanted, events)?;
+        let wanted = self.after_ns == 0 || slow || (self.wanted && now < self.until);
+        if wanted != self.wanted && !self.changing {
+            self.begin_change(wanted, events)?;
+        }
+        if self.changing {
+            self.change(events)?;
         }
         if self.attached && !self.running.is_empty() && !(self.sees_file_locks && self.has_looked) {
             let plugins = |pid| self.running.keys().any(|process| process.pid == pid);
@@ -182,22 +190,38 @@ impl Waits {
         }
     }
 
-    fn set_attached(&mut self, wanted: bool, events: &mut Vec<Event>) -> Result<(), String> {
-        let rejected = |error: LoadError| error.to_string();
-        let mut family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
+    fn begin_change(&mut self, wanted: bool, events: &mut Vec<Event>) -> Result<(), String> {
         if !wanted {
-            // The time before the programs are detached, and below the one after they are attached.
+            // The time before the programs are detached, and in `change` the one after they are attached.
             events.push(recorded(false));
-            return family.set_part_hooked(Part::Waits, false).map_err(rejected);
-        }
-        if !self.maps.reset() {
+            self.attached = false;
+        } else if !self.maps.reset() {
             return Err("a map of the programs cannot be written".to_owned());
+        } else {
+            self.locks.reset();
+            self.has_looked = false;
         }
-        self.locks.reset();
-        self.has_looked = false;
-        family.set_part_hooked(Part::Waits, true).map_err(rejected)?;
-        events.push(recorded(true));
+        (self.wanted, self.changing) = (wanted, true);
         Ok(())
+    }
+
+    /// Attaches or detaches one program. The feed reads its records before the next one: the kernel changes its own code for each, and
+    /// may wait for a grace period of RCU (kernel/tracepoint.c), which takes a millisecond on an idle node and, six of them, more than
+    /// the reorder window on a slow one. What happened meanwhile would come late.
+    fn change(&mut self, events: &mut Vec<Event>) -> Result<(), String> {
+        let mut family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = family.step_part(Part::Waits, self.wanted);
+        self.changing = !done.map_err(|error| error.to_string())?;
+        if self.wanted && !self.changing {
+            self.attached = true;
+            events.push(recorded(true));
+        }
+        Ok(())
+    }
+
+    /// The next program is to be attached or detached at once.
+    pub fn is_changing(&self) -> bool {
+        self.changing
     }
 
     /// Waits are recorded now: a plugin is slow.

@@ -267,24 +267,34 @@ impl Family {
     /// # Errors
     /// When the kernel rejects a program; none of the part is attached then.
     pub fn set_part_hooked(&mut self, part: Part, hooked: bool) -> Result<(), LoadError> {
+        while !self.step_part(part, hooked)? {}
+        Ok(())
+    }
+
+    /// As [`Family::set_part_hooked`], the next program only. Returns whether it was the last one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn step_part(&mut self, part: Part, hooked: bool) -> Result<bool, LoadError> {
+        let is_due = |(of, hook): &(Part, Hook)| *of == part && hook.is_attached() != hooked;
+        let due = match hooked {
+            true => self.prepared.iter().position(is_due),
+            false => self.prepared.iter().rposition(is_due),
+        };
+        let Some(at) = due else { return Ok(true) };
+        let missing = self.unexpected(self.prepared[at].1.program());
+        let hook = &mut self.prepared[at].1;
         if !hooked {
-            self.detach_part(part);
-            return Ok(());
-        }
-        for at in 0..self.prepared.len() {
-            let (of, hook) = &mut self.prepared[at];
-            if *of != part {
-                continue;
-            }
-            let program = self.ebpf.program_mut(hook.program());
-            let outcome = program.map_or(Ok(()), |program| hook.attach(program));
-            if let Err(source) = outcome {
+            hook.detach();
+        } else {
+            let program = self.ebpf.program_mut(hook.program()).ok_or(missing)?;
+            if let Err(source) = hook.attach(program) {
                 let error = self.rejected(&self.prepared[at].1, source);
                 self.detach_part(part);
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(!self.prepared.iter().any(is_due))
     }
 
     fn detach_part(&mut self, part: Part) {

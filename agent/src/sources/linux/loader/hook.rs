@@ -113,6 +113,11 @@ impl Hook {
         Ok(())
     }
 
+    /// Whether the program is attached.
+    pub fn is_attached(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Detaches the program.
     pub fn detach(&mut self) {
         self.link = None;
