@@ -21,6 +21,14 @@ pub struct Kernel {
     busybox: PathBuf,
 }
 
+/// What came of a machine.
+pub struct Booted {
+    /// What came over the serial line.
+    pub console: String,
+    /// What the emulator took of the host's processors.
+    pub processors: Duration,
+}
+
 /// How much a machine has, and for how long it may run.
 pub struct Bounds {
     pub memory_mib: u32,
@@ -40,7 +48,7 @@ impl Kernel {
             .into_iter()
             .rev()
             .find_map(|(_, folder)| Some((folder.clone(), image(&folder)?)))
-            .ok_or("no such kernel in the cache (scripts/kernels.sh)")?;
+            .ok_or_else(|| format!("no such kernel in the cache ({})", machine.script()))?;
         let busybox = place.join("busybox");
         if !busybox.is_file() {
             return Err("no busybox in the cache (scripts/kernels.sh)".to_owned());
@@ -128,8 +136,8 @@ fn find(directory: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
     })
 }
 
-/// Boots the machine; returns what came over the serial line.
-pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bounds) -> Result<String> {
+/// Boots the machine, and waits for its end.
+pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bounds) -> Result<Booted> {
     let scratch = tempfile::tempdir()?;
     let initramfs = scratch.path().join("initramfs");
     fs::write(&initramfs, archive.end())?;
@@ -175,7 +183,9 @@ pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bound
         .context(platform.emulator)?;
     let deadline = bounds.deadline;
     let end = Instant::now() + deadline;
+    let mut processors = Duration::ZERO;
     while emulator.try_wait()?.is_none() {
+        processors = taken(emulator.id()).unwrap_or(processors);
         if Instant::now() > end {
             emulator.kill()?;
             emulator.wait()?;
@@ -187,7 +197,19 @@ pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bound
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    Ok(String::from_utf8_lossy(&fs::read(&console)?).replace('\r', ""))
+    Ok(Booted {
+        console: String::from_utf8_lossy(&fs::read(&console)?).replace('\r', ""),
+        processors,
+    })
+}
+
+/// What a process has taken of processors (proc_pid_stat(5), utime and stime; in hundredths of a second on every architecture).
+fn taken(process: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may have anything in it.
+    let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(ticks * 10))
 }
 
 const PRELUDE: &str = include_str!("prelude");

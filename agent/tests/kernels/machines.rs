@@ -194,9 +194,11 @@ const CHART_BELOW_OURS: Scene = Scene {
     ..CHART
 };
 const CHART_BRIEFLY: Scene = Scene { waits: false, ..CHART };
+/// What the chart asks for where SELinux enforces: nothing is denied to it but what its capabilities lack.
+const SPC: Profile = Profile::Domain("spc_t");
 const CHART_AS_SPC: Scene = Scene {
     name: "the chart's capabilities, SELinux type spc_t",
-    profile: Profile::Domain("spc_t"),
+    profile: SPC,
     ..CHART_BRIEFLY
 };
 /// What a container runs as unless it asks for another type.
@@ -213,6 +215,16 @@ const CHART_AS_CONTAINER: Scene = Scene {
     },
     ..CHART_BRIEFLY
 };
+const BPF_AND_PERFMON_AS_SPC: Scene = Scene {
+    name: "BPF and PERFMON, SELinux type spc_t",
+    profile: SPC,
+    ..BPF_AND_PERFMON
+};
+const NO_CAPABILITY_AS_SPC: Scene = Scene {
+    name: "no capability, SELinux type spc_t",
+    profile: SPC,
+    ..NO_CAPABILITY
+};
 /// Before Linux 5.11 maps count as locked memory, of which a process may have 64 KiB here.
 const CHART_BEFORE_5_11: Scene = Scene {
     expected: Expected::Refuses {
@@ -224,6 +236,11 @@ const CHART_BEFORE_5_11: Scene = Scene {
         ],
     },
     ..CHART_BRIEFLY
+};
+const BPF_AND_PERFMON_BEFORE_5_11: Scene = Scene {
+    name: BPF_AND_PERFMON.name,
+    capabilities: Capabilities::BpfAndPerfmon,
+    ..CHART_BEFORE_5_11
 };
 const CHART_AND_SYS_RESOURCE: Scene = Scene {
     name: "the chart's capabilities and SYS_RESOURCE",
@@ -283,6 +300,7 @@ const PODS: Scene = Scene {
     expected: Expected::Pods,
     ..ROOT
 };
+/// Lockdown refuses whoever may load programs otherwise.
 const LOCKED_DOWN: Scene = Scene {
     name: "root",
     expected: Expected::Refuses {
@@ -291,6 +309,16 @@ const LOCKED_DOWN: Scene = Scene {
         findings: &[("probe", "exec: none"), ("kernel.lockdown", "confidentiality")],
     },
     ..ROOT
+};
+const CHART_LOCKED_DOWN: Scene = Scene {
+    name: CHART.name,
+    capabilities: Capabilities::Chart,
+    ..LOCKED_DOWN
+};
+const BPF_AND_PERFMON_LOCKED_DOWN: Scene = Scene {
+    name: BPF_AND_PERFMON.name,
+    capabilities: Capabilities::BpfAndPerfmon,
+    ..LOCKED_DOWN
 };
 
 /// Debian's kernel for clouds as it is, with IPv4 and an agent with all privileges.
@@ -304,25 +332,19 @@ pub const PLAIN: Machine = Machine {
     scenes: &[ROOT],
 };
 
-/// Each set of capabilities that an agent may have been given; what a plugin waits for is asserted of [`ROOT`] or of another machine.
-const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY];
-
-/// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for.
+/// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for. A kernel of x86_64 with one command line is
+/// booted once, with all its scenes; what a plugin waits for is asserted of [`ROOT`] or [`CHART`] on each.
 #[rustfmt::skip]
-pub const MACHINES: [Machine; 20] = [
-    Machine { name: "5.10", series: "5.10", ..PLAIN },
-    Machine { name: "6.1", series: "6.1", ..PLAIN },
-    Machine { name: "6.12", series: "6.12", scenes: &[SUSPENDED], ..PLAIN },
-    Machine { name: "7", series: "7", ..PLAIN },
+pub const MACHINES: [Machine; 16] = [
+    Machine { name: "5.10", series: "5.10", scenes: &[ROOT, CHART_BEFORE_5_11, CHART_AND_SYS_RESOURCE, BPF_AND_PERFMON_BEFORE_5_11, NO_CAPABILITY], ..PLAIN },
+    Machine { name: "6.1", series: "6.1", scenes: &[ROOT, CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "6.12", series: "6.12", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF, SUSPENDED], ..PLAIN },
+    Machine { name: "7", series: "7", scenes: &[ROOT, CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
-    Machine { name: "6.1 SELinux", series: "6.1", command_line: "security=selinux selinux=1 enforcing=1", scenes: &[CHART_AS_CONTAINER], ..PLAIN },
-    Machine { name: "6.12 SELinux", series: "6.12", command_line: "security=selinux selinux=1 enforcing=1", scenes: &[CHART_AS_SPC, CHART_AS_CONTAINER], ..PLAIN },
-    Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN], ..PLAIN },
-    Machine { name: "5.10 capabilities", series: "5.10", scenes: &[CHART_BEFORE_5_11, CHART_AND_SYS_RESOURCE, NO_CAPABILITY], ..PLAIN },
-    Machine { name: "6.1 capabilities, BTF", series: "6.1", scenes: &[CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
-    Machine { name: "6.12 capabilities, BTF", series: "6.12", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
-    Machine { name: "7 capabilities, BTF", series: "7", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "6.1 SELinux", series: "6.1", command_line: "security=selinux selinux=1 enforcing=1", scenes: &SELINUX, ..PLAIN },
+    Machine { name: "6.12 SELinux", series: "6.12", command_line: "security=selinux selinux=1 enforcing=1", scenes: &SELINUX, ..PLAIN },
+    Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN, CHART_LOCKED_DOWN, BPF_AND_PERFMON_LOCKED_DOWN, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.1 pods", series: "6.1", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.12 pods", series: "6.12", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", ..PLAIN },
@@ -330,6 +352,16 @@ pub const MACHINES: [Machine; 20] = [
     Machine { name: "6.12 arm64, pages of 16 KiB", platform: &ARM64, series: "6.12", flavour: Flavour::Pages16, ..PLAIN },
     Machine { name: "6.1 arm64 capabilities", platform: &ARM64, series: "6.1", scenes: &CAPABILITY_SETS, ..PLAIN },
     Machine { name: "6.12 arm64 capabilities", platform: &ARM64, series: "6.12", scenes: &CAPABILITY_SETS, ..PLAIN },
+];
+
+/// Each set of capabilities that an agent may have been given.
+const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY];
+/// Those, as the chart has the agent run where SELinux enforces, and what a container runs as otherwise.
+const SELINUX: [Scene; 4] = [
+    CHART_AS_SPC,
+    BPF_AND_PERFMON_AS_SPC,
+    NO_CAPABILITY_AS_SPC,
+    CHART_AS_CONTAINER,
 ];
 
 impl Machine {
@@ -360,6 +392,14 @@ impl Machine {
     pub fn is_arm64(&self) -> bool {
         self.platform.name == ARM64.name
     }
+
+    /// What puts its kernel into the cache.
+    pub fn script(&self) -> &'static str {
+        match self.is_arm64() {
+            true => "scripts/kernels-arm64.sh",
+            false => "scripts/kernels.sh",
+        }
+    }
 }
 
 impl Flavour {
@@ -376,6 +416,19 @@ impl Flavour {
 }
 
 impl Scene {
+    /// Whether the waits of a plugin are judged.
+    pub fn is_to_wait(&self) -> bool {
+        self.waits && matches!(self.expected, Expected::Runs { .. })
+    }
+
+    /// Whether it is the agent's domain that keeps it from loading programs, and not a capability that it lacks.
+    pub fn is_stopped_by_selinux(&self) -> bool {
+        match self.expected {
+            Expected::Refuses { findings, .. } => findings.iter().any(|(check, _)| *check == "privilege.selinux"),
+            Expected::Runs { .. } | Expected::Pods => false,
+        }
+    }
+
     /// The line of `/machine`: number, kind, capabilities, profile, BTF, waits, suspends (`scene` of `kernels/init`).
     pub fn call(&self, number: usize) -> String {
         let kind = match self.expected {

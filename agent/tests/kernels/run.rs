@@ -10,8 +10,9 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Error, Result};
 
+use super::boot::Booted;
 use super::console::{Verdict, WAITS, lines};
-use super::machines::Machine;
+use super::machines::{Machine, Scene};
 use super::table;
 
 /// Boots each machine with its parts, whose error names what is missing, and judges its console.
@@ -20,7 +21,7 @@ pub fn every_machine<P: Send>(
     test: &str,
     machines: &[&Machine],
     parts: impl Fn(&Machine) -> Result<P, String>,
-    boot: impl Fn(&Machine, &P) -> Result<String> + Sync,
+    boot: impl Fn(&Machine, &P) -> Result<Booted> + Sync,
     judge: impl Fn(&Machine, &str) -> Result<Verdict> + Sync,
 ) -> Result<()> {
     let only = env::var("SANDGLASS_MACHINE").ok();
@@ -55,14 +56,16 @@ pub fn every_machine<P: Send>(
                 }
             };
             let begin = Instant::now();
-            let console = boot(machine, &parts)?;
-            let verdict = judge(machine, &console).map_err(|error| failed(machine, error, &console))?;
+            let booted = boot(machine, &parts)?;
+            let console = &booted.console;
+            let verdict = judge(machine, console).map_err(|error| failed(machine, error, console))?;
             if !verdict.tracked {
                 eprintln!(
                     "NOT RUN {test}::{name}::conntrack: without nft of the machine's architecture no connection is tracked"
                 );
             }
-            let waited_for = lines(&console, "waits for: ").next();
+            let waits = machine.scenes.iter().any(Scene::is_to_wait);
+            let waited_for = lines(console, "waits for: ").next().filter(|_| waits);
             for reason in WAITS {
                 if waited_for.is_some_and(|list| !list.split(' ').any(|wait| wait == reason)) {
                     eprintln!(
@@ -70,7 +73,7 @@ pub fn every_machine<P: Send>(
                     );
                 }
             }
-            reported(machine, &verdict, begin, only.is_some().then_some(&*console))?;
+            reported(machine, &verdict, begin, &booted, only.is_some())?;
         }
     };
     thread::scope(|scope| {
@@ -99,22 +102,23 @@ fn failed(machine: &Machine, error: Error, console: &str) -> Error {
     ))
 }
 
-/// Compares the report with the machine's file, or writes it, and prints it; `console` as well, where there is one.
+/// Compares the report with the machine's file, or writes it, and prints it; with `whole` all that came over the serial line, too.
 #[expect(clippy::print_stdout, reason = "what a machine took")]
-fn reported(machine: &Machine, verdict: &Verdict, begin: Instant, console: Option<&str>) -> Result<()> {
+fn reported(machine: &Machine, verdict: &Verdict, begin: Instant, booted: &Booted, whole: bool) -> Result<()> {
     if table::blesses() {
         table::write(machine, verdict)?;
     } else {
         table::agrees(machine, verdict).with_context(|| machine.name.to_owned())?;
     }
-    if let Some(console) = console {
-        println!("{console}");
+    if whole {
+        println!("{}", booted.console);
     }
     println!(
-        "{} ({}): as expected, {:?}",
+        "{} ({}): as expected, {:.1?}, {:.1?} of processors",
         machine.name,
         verdict.release,
-        begin.elapsed()
+        begin.elapsed(),
+        booted.processors
     );
     for (scene, ran) in machine.scenes.iter().zip(&verdict.scenes) {
         println!("    {}: {:?}", scene.name, ran.rungs);
