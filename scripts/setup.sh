@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian and Ubuntu, after a list of it; elsewhere prints what to install.
-# Usage: scripts/setup.sh [build] [demo] [test] [observability] [cluster]. Quick when nothing is missing. Does not install Rust where apt has no rustup: it prints how.
+# Usage: scripts/setup.sh [build] [demo] [test] [observability] [cluster] [kernel]. Quick when nothing is missing. Does not install Rust where apt has no rustup: it prints how.
 set -euo pipefail
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 
@@ -121,6 +121,17 @@ want_cluster() {
     have prometheus-alertmanager || optional+=(prometheus-alertmanager)
 }
 
+# What scripts/kernel-without-btf.sh builds a kernel with.
+want_kernel() {
+    have make || need make "make"
+    have gcc || need gcc "the kernel's compiler"
+    have flex || need flex "what the kernel's configuration is read with"
+    have bison || need bison "what the kernel's configuration is read with"
+    have bc || need bc "what the kernel computes a header with"
+    [ -e /usr/include/gelf.h ] || need libelf-dev "what the kernel's objtool reads objects with"
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || need debian-archive-keyring "Debian's keys, for the kernel's sources"
+}
+
 check_rust() {
     local version minor
     if ! have cargo; then
@@ -213,10 +224,10 @@ install_optional() {
 
 for group in "${@:-build}"; do
     case $group in
-    build | demo | test | observability | cluster) "want_$group" ;;
+    build | demo | test | observability | cluster | kernel) "want_$group" ;;
     *)
         echo "error: unknown group $group" >&2
-        echo "hint: scripts/setup.sh [build] [demo] [test] [observability] [cluster]" >&2
+        echo "hint: scripts/setup.sh [build] [demo] [test] [observability] [cluster] [kernel]" >&2
         exit 64
         ;;
     esac

@@ -54,6 +54,8 @@ pub enum Flavour {
     RealTime,
     /// linux-image-*-arm64-16k: pages of 16 KiB.
     Pages16,
+    /// Of Debian's sources, small and without type information: built, not fetched (`scripts/kernel-without-btf.sh`).
+    WithoutBtf,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -295,6 +297,12 @@ const NO_BTF: Scene = Scene {
     },
     ..ROOT
 };
+/// A kernel that has none.
+const WITHOUT_BTF: Scene = Scene {
+    name: ROOT.name,
+    btf: true,
+    ..NO_BTF
+};
 const PODS: Scene = Scene {
     name: "root, beside containerd",
     expected: Expected::Pods,
@@ -335,7 +343,7 @@ pub const PLAIN: Machine = Machine {
 /// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for. A kernel of x86_64 with one command line is
 /// booted once, with all its scenes; what a plugin waits for is asserted of [`ROOT`] or [`CHART`] on each.
 #[rustfmt::skip]
-pub const MACHINES: [Machine; 16] = [
+pub const MACHINES: [Machine; 17] = [
     Machine { name: "5.10", series: "5.10", scenes: &[ROOT, CHART_BEFORE_5_11, CHART_AND_SYS_RESOURCE, BPF_AND_PERFMON_BEFORE_5_11, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.1", series: "6.1", scenes: &[ROOT, CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "6.12", series: "6.12", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF, SUSPENDED], ..PLAIN },
@@ -345,6 +353,7 @@ pub const MACHINES: [Machine; 16] = [
     Machine { name: "6.1 SELinux", series: "6.1", command_line: "security=selinux selinux=1 enforcing=1", scenes: &SELINUX, ..PLAIN },
     Machine { name: "6.12 SELinux", series: "6.12", command_line: "security=selinux selinux=1 enforcing=1", scenes: &SELINUX, ..PLAIN },
     Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN, CHART_LOCKED_DOWN, BPF_AND_PERFMON_LOCKED_DOWN, NO_CAPABILITY], ..PLAIN },
+    Machine { name: "6.1 without BTF", series: "6.1", flavour: Flavour::WithoutBtf, scenes: &[WITHOUT_BTF], ..PLAIN },
     Machine { name: "6.1 pods", series: "6.1", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.12 pods", series: "6.12", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", ..PLAIN },
@@ -395,9 +404,10 @@ impl Machine {
 
     /// What puts its kernel into the cache.
     pub fn script(&self) -> &'static str {
-        match self.is_arm64() {
-            true => "scripts/kernels-arm64.sh",
-            false => "scripts/kernels.sh",
+        match self.flavour {
+            Flavour::WithoutBtf => "scripts/kernel-without-btf.sh",
+            _ if self.is_arm64() => "scripts/kernels-arm64.sh",
+            _ => "scripts/kernels.sh",
         }
     }
 }
@@ -406,6 +416,9 @@ impl Flavour {
     fn of(release: &str, platform: &Platform) -> Flavour {
         if release.ends_with("-16k") {
             return Flavour::Pages16;
+        }
+        if release.ends_with("-without-btf") {
+            return Flavour::WithoutBtf;
         }
         match release.strip_suffix(platform.suffix) {
             Some(release) if release.ends_with("-cloud-") => Flavour::Cloud,

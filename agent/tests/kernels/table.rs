@@ -123,6 +123,7 @@ fn system(machine: &Machine) -> String {
             Flavour::Generic => "Debian's generic kernel",
             Flavour::RealTime => "Debian's PREEMPT_RT kernel",
             Flavour::Pages16 => "Debian's generic kernel with pages of 16 KiB",
+            Flavour::WithoutBtf => "a small kernel of Debian's sources, without type information",
         }
         .to_owned(),
     ];
