@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 #[path = "workflows/grafana.rs"]
 mod grafana;
+#[path = "workflows/stand_in.rs"]
+mod stand_in;
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
