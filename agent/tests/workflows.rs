@@ -1,5 +1,6 @@
 //! The workflows of `.github` as far as they run on Linux: actionlint finds nothing in them, the judge of a Windows node accepts
-//! a good replay and rejects spoiled ones, the CNI plugins of that node do what they are for, and so does the judge of the dashboards in Grafana.
+//! a good replay and rejects spoiled ones, the CNI plugins of that node do what they are for, and so do the judges of the dashboards in Grafana
+//! and of Linux nodes.
 //!
 //! The replays are those of `recordings/windows-*`, in place of a node's. Does not: run a workflow.
 #![cfg(target_os = "linux")]
@@ -16,6 +17,8 @@ use serde_json::{Value, json};
 
 #[path = "workflows/grafana.rs"]
 mod grafana;
+#[path = "workflows/nodes.rs"]
+mod nodes;
 #[path = "workflows/stand_in.rs"]
 mod stand_in;
 
