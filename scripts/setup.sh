@@ -98,6 +98,8 @@ want_test() {
     have aarch64-linux-gnu-gcc || optional+=(gcc-aarch64-linux-gnu)
     # The compiler only recommends the headers, without which it compiles no C of a crate.
     [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || optional+=(libc6-dev-arm64-cross)
+    # The judge of scripts in workflows, which actionlint asks too.
+    have shellcheck || optional+=(shellcheck)
     # The oracle of waits.
     have perf || optional+=(linux-perf)
     # A second OCI runtime to trace.

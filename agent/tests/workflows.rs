@@ -45,12 +45,20 @@ fn actionlint_finds_nothing() {
         );
         return;
     }
+    // actionlint gives it the steps' scripts; a step that is a file of its own is checked here.
+    match Command::new("shellcheck")
+        .args(["fedora.sh", "podman.sh"].map(|name| root("scripts/nodes").join(name)))
+        .output()
+    {
+        Ok(checked) => assert!(checked.status.success(), "{}", text(&checked.stdout)),
+        Err(_) => eprintln!("NOT RUN {test}::shellcheck: shellcheck is not installed"),
+    }
     let mut workflows: Vec<PathBuf> = fs::read_dir(root(".github/workflows"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
     workflows.sort();
-    assert_eq!(workflows.len(), 3, "{workflows:?}");
+    assert_eq!(workflows.len(), 4, "{workflows:?}");
     let checked = Command::new(text(&built.stdout).trim())
         .arg("-no-color")
         .args(&workflows)

@@ -1,6 +1,7 @@
-//! The judge of Linux nodes (`scripts/nodes/judge.py`), against stand-ins for kubectl and the agent.
+//! The judge of Linux nodes (`scripts/nodes/judge.py`), against stand-ins for kubectl and the agent, and the script that starts Fedora, against
+//! stand-ins for QEMU and ssh.
 //!
-//! Does not: trace.
+//! The judge is run against a real node too: `cluster.rs`, and `end_to_end/crio.rs` of the demo. Does not: trace.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -395,4 +396,77 @@ fn the_judge_of_nodes_says_why_it_does_not_get_to_the_end() {
         "{printed}"
     );
     assert!(!printed.contains("Traceback"), "{printed}");
+}
+
+/// The image is compared with the checksum of the script and with the publisher's list before anything is booted, and then answers.
+#[test]
+fn fedora_is_started_only_from_the_image_that_was_pinned() {
+    let test = "fedora_is_started_only_from_the_image_that_was_pinned";
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("SKIPPED {test}: curl is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    fs::create_dir(&images).unwrap();
+    let image = "Fedora-Cloud-Base-Generic-44-1.7.x86_64.qcow2";
+    fs::write(images.join(image), "image\n").unwrap();
+    let summed = Command::new("sha256sum").arg(images.join(image)).output().unwrap();
+    let checksum = text(&summed.stdout)[..64].to_owned();
+    let list = |checksum: &str| {
+        let list = format!(
+            "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n# {image}: 6 bytes\nSHA256 ({image}) = {checksum}\n"
+        );
+        fs::write(images.join("Fedora-Cloud-44-1.7-x86_64-CHECKSUM"), list).unwrap();
+    };
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    for name in ["qemu-img", "genisoimage", "qemu-system-x86_64", "ssh"] {
+        program(
+            &bin.join(name),
+            &format!("#!/bin/sh\necho {name} \"$@\" >> {}/calls\n", folder.path().display()),
+        );
+    }
+    program(
+        &bin.join("ssh-keygen"),
+        "#!/bin/sh\necho 'ssh-ed25519 AAAA sandglass' | tee key.pub > key\n",
+    );
+    let start = |pinned: &str| {
+        Command::new(root("scripts/nodes/fedora.sh"))
+            .args(["start", &folder.path().join("machine").display().to_string()])
+            .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+            .env("FEDORA_IMAGES", format!("file://{}", images.display()))
+            .env("FEDORA_SHA256", pinned)
+            .output()
+            .unwrap()
+    };
+    let calls = || fs::read_to_string(folder.path().join("calls")).unwrap_or_default();
+    let other = "0".repeat(64);
+    for (pinned, published) in [(&other, &checksum), (&checksum, &other)] {
+        list(published);
+        assert!(!start(pinned).status.success());
+        assert_eq!(calls(), "");
+    }
+    list(&checksum);
+    let started = start(&checksum);
+    assert!(
+        started.status.success(),
+        "{}{}",
+        text(&started.stdout),
+        text(&started.stderr)
+    );
+    let calls = calls();
+    assert!(
+        calls.contains("-drive file=seed.iso,if=virtio,format=raw,readonly=on"),
+        "{calls}"
+    );
+    assert!(
+        calls.contains("fedora@127.0.0.1 sudo cloud-init status --wait"),
+        "{calls}"
+    );
+    let seed = fs::read_to_string(folder.path().join("machine/user-data")).unwrap();
+    assert!(
+        seed.starts_with("#cloud-config\nssh_authorized_keys: [\"ssh-ed25519 "),
+        "{seed}"
+    );
 }
