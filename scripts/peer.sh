@@ -23,6 +23,7 @@ collector   agent/lab/collector                  -        tree     .
 cniloaders  agent/tests/cni_loaders/peer         -        local    containerd-1.5 containerd-1.6 containerd-1.7 containerd-2.0 containerd-2.4
 containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
 coredns     github.com/coredns/coredns           v1.15.0  folder   .
+crictl      sigs.k8s.io/cri-tools                v1.36.0  install  cmd/crictl
 crio        github.com/cri-o/cri-o               v1.34.0  crio     cmd/crio pinns
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score

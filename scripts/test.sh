@@ -23,6 +23,7 @@ peer SANDGLASS_COLLECTOR collector "a Collector that routes by trace id, for the
 peer SANDGLASS_COREDNS coredns "CoreDNS, the DNS server of clusters (two minutes)"
 peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace (a minute)"
 peer SANDGLASS_CRIO crio "CRI-O, a third runtime to trace (four minutes)"
+peer SANDGLASS_CRICTL crictl "crictl, which makes the pods of a runtime without a kubelet (a minute)"
 peer SANDGLASS_MULTUS multus "Multus, whose shim asks a daemon (two minutes)"
 peer SANDGLASS_CNI_LOADERS cniloaders "the runtimes' loaders of CNI configuration, go-cni and ocicni (a minute)"
 peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"

@@ -20,13 +20,19 @@ use crate::networks::Network;
 use crate::pods::Runtime;
 
 impl Rig {
+    /// The directory of networks that CRI-O reads; it takes the one of the first list in it.
+    #[must_use]
+    pub fn chosen_networks(&self) -> PathBuf {
+        self.site.dir.join(CHOSEN)
+    }
+
     /// Makes `network` the one that new sandboxes are attached to, and returns when the runtime has read it. Nothing to do
     /// where the runtime takes the network from the pod's handler.
     ///
     /// # Errors
     /// When the list cannot be written, or CRI-O does not read it within ten seconds.
     pub async fn choose(&self, network: Network) -> Result<(), RigError> {
-        let chosen = self.site.dir.join(CHOSEN).join(LIST);
+        let chosen = self.chosen_networks().join(LIST);
         let list = fs::read(self.conf_dir(network).join(LIST)).unwrap_or_default();
         if self.kind != Runtime::Crio || list.is_empty() || fs::read(&chosen).is_ok_and(|now| now == list) {
             return Ok(());

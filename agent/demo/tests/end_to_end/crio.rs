@@ -5,6 +5,7 @@
 //! Left out: CRI-O has no pod with two networks, and gives a plugin that hangs five minutes beyond its caller's deadline.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use sandglass_demo::networks::{FAILING_MESSAGE, Network};
@@ -134,6 +135,57 @@ async fn of_cri_o_too_an_older_sandbox_has_traffic_of_its_own() {
         ..Pod::new("cart-0", 1, Network::Plain)
     };
     older_sandbox(test, options, pod).await;
+}
+
+/// The judge of the workflow nodes.yml, with a crictl of its own release: what it says of a node is true of this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_judge_of_nodes_accepts_cri_o() {
+    let test = "the_judge_of_nodes_accepts_cri_o";
+    let Some(options) = crio(test) else { return };
+    let Some(crictl) = std::env::var_os("SANDGLASS_CRICTL").map(PathBuf::from) else {
+        eprintln!("SKIPPED {test}: SANDGLASS_CRICTL names no crictl; scripts/peer.sh crictl builds one");
+        return;
+    };
+    let Some(node) = Node::with(test, options).await else {
+        return;
+    };
+    let mut config = node.config();
+    config.cni.conf_dir = Some(node.rig.chosen_networks());
+    let Some(agent) = Agent::serving(&node, &config, test).await else {
+        return;
+    };
+    let evidence = tempfile::tempdir().unwrap();
+    let [page, metrics] = agent.addresses();
+    let mut judge = Command::new("python3");
+    judge
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/nodes/judge.py"))
+        .arg(evidence.path())
+        .args(["--plugin", "bridge", "--plugin", "host-local", "--shared"])
+        .arg(format!("--page=http://{page}"))
+        .arg(format!("--metrics=http://{metrics}"))
+        .arg(format!("--networks={}", node.rig.chosen_networks().display()))
+        .arg(format!("--plugins={}", node.rig.bin_dir().display()));
+    let socket = node.rig.cri_socket();
+    judge.arg(format!(
+        "--crictl={} --runtime-endpoint unix://{} --timeout 60s",
+        crictl.display(),
+        socket.display()
+    ));
+    let judged = tokio::task::spawn_blocking(move || judge.output())
+        .await
+        .unwrap()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&judged.stdout);
+    for line in printed.lines().filter(|line| line.starts_with("NOT JUDGED ")) {
+        eprintln!("{}", line.replace("judge::", &format!("{test}::")));
+    }
+    assert!(
+        judged.status.success() && printed.lines().last().unwrap().starts_with("passed: "),
+        "{printed}{}",
+        String::from_utf8_lossy(&judged.stderr)
+    );
+    agent.stop().await;
+    node.stop().await;
 }
 
 /// Every trace is right, and there is none of anything else; those that failed say why.

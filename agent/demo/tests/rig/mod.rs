@@ -6,6 +6,7 @@
 pub mod witness;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -163,8 +164,26 @@ impl Agent {
         Agent::at(config, None, test).await
     }
 
-    /// The same, for a node with a network namespace of its own. Sandboxes that send nothing are not waited for long.
+    /// An agent for this node that serves page and metrics, at ports of their own.
+    pub async fn serving(node: &Node, config: &Config, test: &str) -> Option<Agent> {
+        let mut config = config.clone();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.http.address = any;
+        config.page.address = Some(any);
+        Agent::start_at(&config, Some(&node.rig), test, true).await
+    }
+
+    /// Where it serves page and metrics.
+    pub fn addresses(&self) -> [SocketAddr; 2] {
+        [self.app.address.unwrap(), self.app.metrics_address.unwrap()]
+    }
+
     async fn at(config: &Config, rig: Option<&Rig>, test: &str) -> Option<Agent> {
+        Agent::start_at(config, rig, test, false).await
+    }
+
+    /// The same, for a node with a network namespace of its own. Sandboxes that send nothing are not waited for long.
+    async fn start_at(config: &Config, rig: Option<&Rig>, test: &str, serve: bool) -> Option<Agent> {
         let mut config = config.clone();
         config.traffic.ready_deadline = Period::from_secs(8);
         let (sender, closed) = mpsc::channel();
@@ -176,6 +195,7 @@ impl Agent {
                 .collect(),
             closed: Some(sender),
             record: recording(test),
+            serve,
             record_only: true,
             ..app::StartOptions::default()
         };
