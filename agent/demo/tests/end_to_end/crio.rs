@@ -1,10 +1,11 @@
-//! The same sandboxes from CRI-O, with the pause process that it starts for some, and without.
+//! The same sandboxes from CRI-O with runc and crun, with the pause process that it starts for some, and without.
 //!
 //! Used by `end_to_end.rs`. `SANDGLASS_CRIO` names a directory with `crio` and `pinns` (`scripts/peer.sh crio` builds them);
 //! conmon, runc and podman, which brings the pause image in, are packages. Without one of them each test is skipped, by name.
 //! Left out: CRI-O has no pod with two networks, and gives a plugin that hangs five minutes beyond its caller's deadline.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -22,12 +23,35 @@ use crate::fifty_sandboxes;
 use crate::older::older_sandbox;
 use crate::own_time::{assert_is_whole, reads_cri};
 use crate::rig::{Agent, Node, assert_passed};
-use crate::runtimes::{older_sandboxes, one_of_each, ready, steps};
+use crate::runtimes::{installed, older_sandboxes, one_of_each, ready, steps, without_hybrid_cgroups};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cri_o_is_traced_as_completely() {
     let test = "cri_o_is_traced_as_completely";
     let Some(options) = crio(test) else { return };
+    traced_as_completely(test, options, "runc").await;
+}
+
+/// What CRI-O's own packages have it start containers with.
+#[tokio::test(flavor = "multi_thread")]
+async fn crun_below_cri_o_is_recognised() {
+    let test = "crun_below_cri_o_is_recognised";
+    let Some(options) = crio(test) else { return };
+    let Some(crun) = installed("crun") else {
+        eprintln!("SKIPPED {test}: crun is not installed");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let crun = without_hybrid_cgroups(&crun, directory.path());
+    let options = RigOptions {
+        oci_runtime: Some(older_specification(&crun, directory.path())),
+        ..options
+    };
+    traced_as_completely(test, options, "crun").await;
+}
+
+/// The demo's scenarios, with a program that starts containers.
+async fn traced_as_completely(test: &str, options: RigOptions, runtime: &str) {
     let Some(node) = Node::with(test, options).await else {
         return;
     };
@@ -53,7 +77,7 @@ async fn cri_o_is_traced_as_completely() {
         let conmon = steps(trace, RuntimeStep::Shim);
         assert_eq!(conmon.len(), 1);
         assert_eq!(conmon[0].file_name().unwrap(), "conmon");
-        one_of_each(trace, "runc");
+        one_of_each(trace, runtime);
         assert!(from_namespace(trace));
         if reads_cri(&agent) {
             assert_is_whole(trace);
@@ -218,6 +242,26 @@ async fn settled(agent: &mut Agent, node: &Node, records: &[CallRecord]) {
         };
         assert!(message.contains(FAILING_MESSAGE) || !reads, "{message}");
     }
+}
+
+/// crun 1.8 refuses the version of the OCI runtime specification that CRI-O 1.34 writes ("unknown version specified"): it reads an older one,
+/// and all else as it is.
+fn older_specification(runtime: &Path, directory: &Path) -> PathBuf {
+    let path = directory.join("with-older-specification");
+    let text = format!(
+        r#"#!/bin/sh
+previous=
+for word do
+    [ "$previous" != --bundle ] || sed -i 's/"ociVersion": *"[^"]*"/"ociVersion":"1.0.2"/' "$word/config.json"
+    previous=$word
+done
+exec {} "$@"
+"#,
+        runtime.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 /// It begins when CRI-O named the sandbox's network namespace.

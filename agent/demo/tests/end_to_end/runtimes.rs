@@ -156,7 +156,7 @@ pub fn installed(program: &str) -> Option<PathBuf> {
 
 /// crun refuses a node where a version 2 hierarchy with controllers stands beside version 1 ones. There it gets a view of
 /// the node without it; the name of what makes the view is no runtime's, so only crun itself is seen.
-fn without_hybrid_cgroups(crun: &Path, directory: &Path) -> PathBuf {
+pub fn without_hybrid_cgroups(crun: &Path, directory: &Path) -> PathBuf {
     const BESIDE: &str = "/sys/fs/cgroup/unified";
     if !Path::new(BESIDE).join("cgroup.controllers").exists() {
         return crun.to_owned();
