@@ -72,6 +72,36 @@ fn actionlint_finds_nothing() {
     );
 }
 
+/// What was never run names the workflow that would show it, and a workflow the line that it is about: both are there.
+#[test]
+fn limitations_and_workflows_name_each_other() {
+    let limitations = fs::read_to_string(root("LIMITATIONS.md")).unwrap();
+    let (_, never_run) = limitations.split_once("\n## What was never run\n").unwrap();
+    assert!(!never_run.contains("no workflow"), "{never_run}");
+    // Every second piece is code.
+    let named = never_run
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|name| name.ends_with(".yml"));
+    let named: Vec<&str> = named.collect();
+    assert!(named.len() > 5, "{named:?}");
+    for name in named {
+        assert!(root(".github/workflows").join(name).exists(), "{name}");
+    }
+    let mut lines = 0;
+    for entry in fs::read_dir(root(".github/workflows")).unwrap() {
+        let workflow = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for (_, rest) in workflow.lines().filter_map(|line| line.split_once("LIMITATIONS \"")) {
+            for name in rest.split(", \"").map(|name| name.split('"').next().unwrap()) {
+                assert!(never_run.contains(&format!("**{name}")), "{name}");
+                lines += 1;
+            }
+        }
+    }
+    assert!(lines > 10, "{lines}");
+}
+
 /// What the judge reads of a node.
 #[derive(Clone)]
 struct Node {
