@@ -288,7 +288,7 @@ impl<'a> RuntimeExec<'a> {
         } else if name == "conmon" {
             // `-c` and `--cid` of conmon(8), the container's id.
             value_of(&["-c", "--cid"]).map(|id| (RuntimeStep::Shim, id))
-        } else if matches!(name, "runc" | "crun" | "youki" | "runsc") {
+        } else if RUNTIMES.contains(&name) {
             // The id is the last argument of both verbs; options may stand before and behind the verb (runc-create(8)).
             let mut options = args.clone();
             options.next_back().and_then(|id| {
@@ -299,8 +299,9 @@ impl<'a> RuntimeExec<'a> {
                 })?;
                 Some((step, id))
             })
-        } else if first == Some("runc") {
-            // `runc init`: runc executes a copy of itself from a file descriptor (CVE-2019-5736).
+        } else if first.is_some_and(|first| RUNTIMES.contains(&first.rsplit('/').next().unwrap_or(first))) {
+            // `runc init`, and any verb of crun: they execute a copy of themselves from a file descriptor (CVE-2019-5736). The first
+            // argument is what the caller executed: containerd's is a name, CRI-O's a path.
             None
         } else {
             return None;
@@ -308,6 +309,9 @@ impl<'a> RuntimeExec<'a> {
         Some(step.map_or(RuntimeExec::Other, |(step, id)| RuntimeExec::Step(step, id)))
     }
 }
+
+/// OCI runtimes, by the names of their programs.
+const RUNTIMES: [&str; 4] = ["runc", "crun", "youki", "runsc"];
 
 /// The name of the runtime by the `comm` of the plugin's parent (proc_pid_comm(5); at most 15 bytes, TASK_COMM_LEN of
 /// include/linux/sched.h). Any other caller is shown by its own name.

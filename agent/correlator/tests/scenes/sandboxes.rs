@@ -70,6 +70,28 @@ sandbox              +0 ns    45.0 ms [sb, cri-o]
     );
 }
 
+/// runc and crun execute a copy of themselves from a file descriptor, by what they were called by: of CRI-O a path. It is the runtime's, and nobody's orphan.
+#[test]
+fn an_oci_runtimes_copy_of_itself_is_no_orphan() {
+    for called in ["runc", "/usr/sbin/runc", "/usr/libexec/crio/crun"] {
+        let mut scene = Scene::by_runtime("crio");
+        scene.ran("bridge", &add("sb", "eth0"), 0, 10);
+        let create = scene
+            .at(22)
+            .runtime("/usr/sbin/runc", &["--root=/r", "create", "--bundle", "/b", "sb"]);
+        let init = scene.new_process();
+        let mut copy = scene.exec_event(init, create, "/dev/fd/6", &["init"], &Vec::new());
+        copy.args = [called, "init"].map(str::to_owned).into_iter().collect();
+        scene
+            .at(25)
+            .event(Body::ProcessExecuted(Box::new(copy)))
+            .at(26)
+            .exit(init, 0);
+        scene.at(30).exit(create, 0);
+        assert_eq!(scene.play().counters().orphan, 0, "{called}");
+    }
+}
+
 /// CRI-O lets the plugins check what they attached, before it starts anything.
 #[test]
 fn crios_check_of_what_it_attached_is_part_of_the_creation() {
