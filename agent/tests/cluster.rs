@@ -18,6 +18,8 @@ mod crowd;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "dashboards/of_a_cluster.rs"]
 mod dashboards;
+#[path = "cluster/judged.rs"]
+mod judged;
 #[path = "cluster/node.rs"]
 mod node;
 #[path = "cluster/observed.rs"]
@@ -267,16 +269,17 @@ fn c_without_a_capability_the_agent_says_what_it_lost() {
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
-/// With the CRI socket the agent knows pods that are older than itself, and labels.
+/// With the CRI socket the agent knows pods that are older than itself, and labels. The judge of the workflow nodes.yml finds nothing wrong with it.
 #[test]
 fn d_with_the_cri_socket_older_pods_are_known() {
-    let Some(node) = Node::find("d_with_the_cri_socket_older_pods_are_known") else {
-        return;
-    };
+    let test = "d_with_the_cri_socket_older_pods_are_known";
+    let Some(node) = Node::find(test) else { return };
     node.namespace();
     workloads::pod(&node, "default", "older", "pause", None);
     let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
-    node.install(&[ROOMY, "--set=linux.cri.enabled=true", &socket]);
+    // Pods that send nothing are not waited for long.
+    let ready = "--set=config.traffic.ready_deadline=8s";
+    node.install(&[ROOMY, ready, "--set=linux.cri.enabled=true", &socket]);
     wait_for("the older pod", 60, || {
         let known = http(AGENT, "/api/v1/known");
         if known.to_string().contains("\"older\"") {
@@ -285,6 +288,7 @@ fn d_with_the_cri_socket_older_pods_are_known() {
             Err(known.to_string())
         }
     });
+    judged::assert_judged(test, &node);
     node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
     node.uninstall();
     node.kubectl(&["delete", "namespace", NAMESPACE]);

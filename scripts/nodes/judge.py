@@ -18,8 +18,8 @@ Usage: judge.py EVIDENCE --plugin NAME.. [options]. Runs on the node itself, sin
   --seconds NUMBER   longest wait for pods, traces and deletions, each (180)
 Prints a line for each check, and last `passed: N checks` or `failed: M of N checks`; exits with 1 where one failed. Into EVIDENCE
 go the judgement, pods, traces, metrics and whatever else is known of the node.
-Used by .github/workflows/nodes.yml, agent/tests/workflows/nodes.rs and agent/demo/tests/end_to_end/crio.rs. Does not: install
-anything.
+Used by .github/workflows/nodes.yml, agent/tests/workflows/nodes.rs, agent/tests/cluster.rs and agent/demo/tests/end_to_end/crio.rs.
+Does not: install anything.
 """
 
 import argparse

@@ -88,6 +88,11 @@ impl Node {
         self.dir.join(below)
     }
 
+    /// Where a program of the cluster is.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
     /// A program of the cluster, ended after so many seconds.
     pub fn command(&self, program: &str, seconds: u32) -> Command {
         let mut command = self.configured(Command::new("timeout"));
