@@ -40,8 +40,9 @@ struct sleep {
 	uint32_t runs;
 };
 
+// The thread that was seen longest ago is forgotten: one that ends after its process is not tracked any more leaves its entry behind.
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SLEEPS_MAX);
 	__type(key, uint32_t);
 	__type(value, struct sleep);
