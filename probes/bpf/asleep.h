@@ -18,11 +18,6 @@ struct bpf_iter_meta {
 	void *seq;
 };
 
-// With CONFIG_SMP.
-struct task_struct___look {
-	int on_cpu;
-};
-
 struct file___look {
 	void *private_data;
 };
@@ -96,7 +91,7 @@ struct {
 always_inline uint64_t since_of(struct task_struct *task, uint32_t flags)
 {
 	uint32_t tid = tid_of(task);
-	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
+	struct sleep *sleep = sleep_of(tid, 0);
 	if (flags & LOOK_RUNS)
 		return 0;
 	if (!sleep)
@@ -115,8 +110,8 @@ always_inline void look_at_thread(void *seq, struct task_struct *task, struct As
 		return;
 	if (state == 0) {
 		int on_cpu = 1;
-		if (FIELD_EXISTS(((struct task_struct___look *)task)->on_cpu))
-			READ(on_cpu, ((struct task_struct___look *)task)->on_cpu);
+		if (FIELD_EXISTS(((struct task_struct___smp *)task)->on_cpu))
+			READ(on_cpu, ((struct task_struct___smp *)task)->on_cpu);
 		flags = on_cpu ? LOOK_RUNS : LOOK_RUNNABLE;
 	}
 	READ_TYPED(leader, task->group_leader);

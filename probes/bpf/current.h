@@ -10,14 +10,16 @@ static void *(*const reserve_record)(void *ring, uint64_t size, uint64_t flags) 
 static void (*const submit_record)(void *data, uint64_t flags) = (void *)132;
 
 // Part of the ring that records of what happened to a process may fill: they are few, and more is lost with one of them than with a
-// wait. The rest is for the processes themselves.
+// wait. The rest is for the processes themselves. Those of a daemon have the room of its waits: they are not few.
 #define REMARKS_SHARE 4
 
-always_inline int has_room_for_remark(void)
+always_inline int has_room_for_remark(struct daemon *daemon)
 {
+	if (daemon)
+		return has_room(daemon);
 	if (waiting_bytes() <= bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / REMARKS_SHARE)
 		return 1;
-	count_limited();
+	count_limited(0);
 	return 0;
 }
 

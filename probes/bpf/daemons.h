@@ -11,6 +11,8 @@
 // returns, and the one that called listen(2) in its own (net/unix/af_unix.c, unix_stream_connect). Of TCP the tracked process' end is
 // remembered by its ports, and is seen first, since the client sends first.
 //
+// The waits of a daemon's threads are recorded from the receipt of a request on, as those of a plugin are (waits.h).
+//
 // In the object of the process probe, whose table of processes it shares; a kernel without these tracepoints does not load these
 // programs and loads the others.
 // match-proto: sock_send_length(struct sock *sk, int ret, int flags)
@@ -105,14 +107,6 @@ struct {
 	__type(key, uint32_t);
 	__type(value, struct client_ports);
 } client_ports SEC(".maps");
-
-// By process id, when a daemon received from a tracked process last. User space removes it with its role.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, DAEMONS_MAX);
-	__type(key, uint32_t);
-	__type(value, uint64_t);
-} daemons SEC(".maps");
 
 // By process id, when a daemon that was refused began: it is counted once, however many requests it receives.
 struct {
@@ -256,13 +250,20 @@ noinline int is_refused_daemon(uint32_t self)
 	return 1;
 }
 
-// The daemon has a request: what it forks from now on is tracked. A process that has a role keeps it.
+// The daemon has a request: what it forks from now on is tracked, and what its threads wait for. A process that has a role keeps it.
 always_inline void follow_daemon(uint32_t self, uint64_t now)
 {
 	uint32_t role = role_of(self);
 	if ((role && role != ROLE_DAEMON) || is_refused_daemon(self))
 		return;
-	if (bpf_map_update_elem(&daemons, &self, &now, BPF_ANY)) {
+	struct daemon *known = role ? bpf_map_lookup_elem(&daemons, &self) : 0;
+	if (known) {
+		if (now > known->newest_ns)
+			known->newest_ns = now;
+		return;
+	}
+	struct daemon daemon = { .newest_ns = now, .since_ns = now };
+	if (bpf_map_update_elem(&daemons, &self, &daemon, BPF_ANY)) {
 		count_lost(LOST_TABLE);
 		return;
 	}
@@ -316,8 +317,11 @@ always_inline int on_message(struct sock *sk, int bytes, uint32_t sent)
 	record.header.at_ns = bpf_ktime_get_boot_ns();
 	if ((end.flags & MESSAGE_AT_DAEMON) && !sent)
 		follow_daemon(self, record.header.at_ns);
-	if (is_repeated(&end, record.header.at_ns) || !has_room())
+	if (is_repeated(&end, record.header.at_ns) || !has_room(0))
 		return 0;
+	if ((end.flags & MESSAGE_AT_DAEMON) && role_of(self) == ROLE_DAEMON)
+		record.flags |= MESSAGE_FOLLOWED;
+	READ(record.thread_begin_ns, task->start_boottime);
 	READ(record.header.start_ns, leader->start_boottime);
 	READ(record.comm, leader->comm);
 	record.cgroup_id = bpf_get_current_cgroup_id();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// Which tracked thread tried to lock a file that another process has locked: it waits, or it was refused and tries again later, as
-// `iptables -w N` before 1.8.9 does. And who that other process is. Attached together with the programs of waits.h.
+// Which thread of a tracked process, or of a daemon that has a request, tried to lock a file that another process has locked: it waits,
+// or it was refused and tries again later, as `iptables -w N` before 1.8.9 does. And who that other process is. Attached together with
+// the programs of waits.h.
 //
 // flock_lock_inode and posix_lock_inode (include/trace/events/filelock.h) are called in the process that locks or unlocks, at the end
 // of the functions of these names (fs/locks.c), with what the call returns: 0, FILE_LOCK_DEFERRED while it waits for another
@@ -210,8 +211,9 @@ always_inline int on_file_lock(uint64_t *ctx, int is_flock)
 	struct inode___locked *inode = (void *)ctx[0];
 	void *request = (void *)ctx[1];
 	int ret = ctx[2];
-	uint32_t pid = current_pid();
-	int is_tracked = role_of(pid) == ROLE_TRACKED;
+	uint32_t pid = current_pid(), role = role_of(pid);
+	struct daemon *daemon = role == ROLE_DAEMON ? bpf_map_lookup_elem(&daemons, &pid) : 0;
+	int is_tracked = role == ROLE_TRACKED || daemon;
 	struct super_block *super = 0;
 	struct lock_file file = {};
 	struct lock wanted = {};
@@ -262,7 +264,7 @@ always_inline int on_file_lock(uint64_t *ctx, int is_flock)
 		if (known && known->pid == holder_pid)
 			taker = *known;
 	}
-	if (!has_room_for_remark())
+	if (!has_room_for_remark(daemon))
 		return 0;
 	uint64_t waiting = waiting_bytes();
 	struct FileLockRecord *record = reserve_record(&records, sizeof(*record), 0);

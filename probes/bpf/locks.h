@@ -79,6 +79,13 @@ always_inline void put_holder(struct contention *contention, uint64_t lock, uint
 	READ(contention->holder_comm, owner->comm);
 }
 
+// What is remembered of a thread. Of a daemon's, only what began since it is followed: the end of another one was not seen.
+always_inline struct contention *contention_of(uint32_t tid, struct daemon *daemon)
+{
+	struct contention *known = bpf_map_lookup_elem(&contentions, &tid);
+	return known && daemon && known->begin_ns < daemon->since_ns ? 0 : known;
+}
+
 TRACEPOINT("contention_begin")
 int on_contention_begin(uint64_t *ctx)
 {
@@ -87,10 +94,11 @@ int on_contention_begin(uint64_t *ctx)
 	if ((flags & LCB_F_SPIN) && !(flags & LCB_F_MUTEX))
 		return 0;
 	uint64_t current = bpf_get_current_pid_tgid();
-	if (!role_of(current >> 32))
+	struct daemon *daemon = 0;
+	if (!has_waits(current >> 32, &daemon))
 		return 0;
 	uint32_t tid = current;
-	struct contention *known = bpf_map_lookup_elem(&contentions, &tid);
+	struct contention *known = contention_of(tid, daemon);
 	if (known && known->lock == lock) {
 		put_holder(known, lock, flags);
 		return 0;
@@ -98,7 +106,7 @@ int on_contention_begin(uint64_t *ctx)
 	struct contention contention = { .lock = lock, .begin_ns = bpf_ktime_get_boot_ns(), .flags = flags };
 	put_holder(&contention, lock, flags);
 	if (bpf_map_update_elem(&contentions, &tid, &contention, BPF_ANY))
-		count_limited();
+		count_limited(daemon);
 	return 0;
 }
 
@@ -106,15 +114,16 @@ TRACEPOINT("contention_end")
 int on_contention_end(uint64_t *ctx)
 {
 	uint64_t lock = ctx[0], current = bpf_get_current_pid_tgid();
-	if (!role_of(current >> 32))
+	struct daemon *daemon = 0;
+	if (!has_waits(current >> 32, &daemon))
 		return 0;
 	uint32_t tid = current;
-	struct contention *known = bpf_map_lookup_elem(&contentions, &tid);
+	struct contention *known = contention_of(tid, daemon);
 	if (!known || known->lock != lock)
 		return 0;
 	struct contention contention = *known;
 	bpf_map_delete_elem(&contentions, &tid);
-	if (bpf_ktime_get_boot_ns() - contention.begin_ns < WAIT_MIN_NS || !has_room_for_remark())
+	if (bpf_ktime_get_boot_ns() - contention.begin_ns < WAIT_MIN_NS || !has_room_for_remark(daemon))
 		return 0;
 	// In the ring, not in memory of the processor: what runs here may be interrupted by a thread that waited too.
 	uint64_t waiting = waiting_bytes();

@@ -11,6 +11,10 @@
 //
 // A thread that slept before these programs were attached has no entry in `sleeps`. The begin of its sleep is then taken from
 // se.exec_start, the run queue's clock when the task ran last (kernel/sched/fair.c, update_curr): see boot_time_of().
+//
+// The threads of a daemon are followed too, while it has a request (daemons.h). What one of them did before is not known either, so an
+// entry of an earlier request counts as none. A daemon may have many threads, which work for others: they have half of the room that
+// waits have, and what is left out of them is counted by itself.
 // match-proto: sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ..)
 // match-proto: sched_waking(struct task_struct *p)
 #pragma once
@@ -24,6 +28,15 @@
 static long (*const bpf_get_stack)(void *ctx, void *buf, uint32_t size, uint64_t flags) = (void *)67;
 static long (*const bpf_get_task_stack)(struct task_struct *task, void *buf, uint32_t size, uint64_t flags) = (void *)141;
 
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+// With CONFIG_SMP.
+struct task_struct___smp {
+	int on_cpu;
+};
+
+#pragma clang attribute pop
+
 struct sleep {
 	// When the thread left the processor, boot clock.
 	uint64_t out_ns;
@@ -35,6 +48,8 @@ struct sleep {
 	uint64_t early_wake_ns;
 	// Its time on a processor so far, when it left the processor.
 	uint64_t ran_ns;
+	// Of a daemon's thread, since when the daemon was followed then; else 0.
+	uint64_t followed_ns;
 	uint32_t flags;
 	// 1 since it was seen to run again.
 	uint32_t runs;
@@ -47,6 +62,25 @@ struct {
 	__type(key, uint32_t);
 	__type(value, struct sleep);
 } sleeps SEC(".maps");
+
+// A daemon that has a request.
+struct daemon {
+	// When it received from a tracked process last.
+	uint64_t newest_ns;
+	// Since when it is followed.
+	uint64_t since_ns;
+	// Its threads that have an entry in `sleeps` since then.
+	uint32_t threads;
+	uint32_t unused;
+};
+
+// By process id. User space removes an entry with the role.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, DAEMONS_MAX);
+	__type(key, uint32_t);
+	__type(value, struct daemon);
+} daemons SEC(".maps");
 
 // Boot clock minus the run queues' clock. The boot clock is slewed and the other is not, so user space resets it to 0 whenever
 // it attaches the programs, and the first switch learns it.
@@ -65,9 +99,19 @@ struct {
 	__type(value, uint64_t);
 } limited SEC(".maps");
 
+// The same, of threads of daemons.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, uint64_t);
+} limited_daemons SEC(".maps");
+
 // Part of the ring that waits may fill. A record of a process must find room whatever threads do: fifty sandboxes at once on two
 // processors filled a ring of 1 MiB with waits, and processes were lost.
 #define WAITS_SHARE 16
+// Part of that part that those of daemons may fill: an operation's own threads say more about it.
+#define DAEMONS_SHARE 2
 
 // A record is larger than a program's stack. sched_waking may interrupt itself: an interrupt wakes a task too.
 struct {
@@ -77,21 +121,66 @@ struct {
 	__type(value, struct WakeRecord);
 } wake_scratch SEC(".maps");
 
-always_inline void count_limited(void)
+// Counts a record of a tracked process that was left out, or of a daemon.
+always_inline void count_limited(struct daemon *daemon)
 {
 	uint32_t zero = 0;
-	uint64_t *count = bpf_map_lookup_elem(&limited, &zero);
+	uint64_t *count = daemon ? bpf_map_lookup_elem(&limited_daemons, &zero) : bpf_map_lookup_elem(&limited, &zero);
 	if (count)
 		*count += 1;
 }
 
-// Is there room for the record of a wait? If not, it is counted as limited.
-always_inline int has_room(void)
+// Is there room for the record of a wait? If not, it is counted as limited. `daemon` is 0 for a tracked process.
+always_inline int has_room(struct daemon *daemon)
 {
-	if (waiting_bytes() <= bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / WAITS_SHARE)
+	uint64_t share = bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / WAITS_SHARE;
+	if (daemon)
+		share /= DAEMONS_SHARE;
+	if (waiting_bytes() <= share)
 		return 1;
-	count_limited();
+	count_limited(daemon);
 	return 0;
+}
+
+// The waits of this process are recorded. `daemon` becomes its entry if it is one.
+always_inline int has_waits(uint32_t pid, struct daemon **daemon)
+{
+	uint32_t role = role_of(pid), zero = 0;
+	*daemon = 0;
+	if (role != ROLE_DAEMON)
+		return role != 0;
+	*daemon = bpf_map_lookup_elem(&daemons, &pid);
+	if (*daemon)
+		return 1;
+	// User space removes the entry and then the role.
+	uint64_t *count = bpf_map_lookup_elem(&limited_daemons, &zero);
+	if (count)
+		*count += 1;
+	return 0;
+}
+
+// What is remembered of a thread.
+always_inline struct sleep *sleep_of(uint32_t tid, struct daemon *daemon)
+{
+	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
+	uint64_t followed_ns = daemon ? daemon->since_ns : 0;
+	return sleep && sleep->followed_ns == followed_ns ? sleep : 0;
+}
+
+// Remembers a thread. `is_new` if nothing is remembered of it.
+always_inline void remember(uint32_t tid, struct sleep *sleep, struct daemon *daemon, int is_new)
+{
+	if (daemon) {
+		sleep->followed_ns = daemon->since_ns;
+		if (is_new && daemon->threads >= DAEMON_THREADS_MAX) {
+			count_limited(daemon);
+			return;
+		}
+		if (is_new)
+			__sync_fetch_and_add(&daemon->threads, 1);
+	}
+	if (bpf_map_update_elem(&sleeps, &tid, sleep, BPF_ANY))
+		count_limited(daemon);
 }
 
 always_inline uint32_t state_of(struct task_struct *task)
@@ -198,9 +287,9 @@ always_inline uint32_t tid_of(struct task_struct *task)
 }
 
 // Emits the wait for a processor that ended at `ran_at`, if it was long enough.
-always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64_t ran_at)
+always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64_t ran_at, struct daemon *daemon)
 {
-	if (!sleep->runnable_ns || ran_at < sleep->runnable_ns + WAIT_MIN_NS || !has_room())
+	if (!sleep->runnable_ns || ran_at < sleep->runnable_ns + WAIT_MIN_NS || !has_room(daemon))
 		return;
 	struct task_struct *leader = 0;
 	struct RunRecord record = { .runnable_ns = sleep->runnable_ns, .flags = sleep->flags };
@@ -214,20 +303,22 @@ always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64
 	emit(&record.header, sizeof(record));
 }
 
-always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now)
+always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now, struct daemon *daemon)
 {
 	uint32_t tid = tid_of(prev), state = state_of(prev);
 	struct sleep sleep = { .out_ns = now, .throttled_ns = throttled_of(prev), .ran_ns = processor_time_of(prev) };
-	struct sleep *before = bpf_map_lookup_elem(&sleeps, &tid);
+	struct sleep *before = sleep_of(tid, daemon);
 	if (before) {
 		sleep.early_wake_ns = before->early_wake_ns;
 		// Some kernels do not report every switch from the idle task (seen on 6.18 without preemption, also in the kernel's own trace): the
 		// thread ran although it was not seen to. It has run since for as long as it was on a processor meanwhile.
 		if (!before->runs && !(before->flags & WAIT_RECOVERED))
-			put_run(prev, before, now - (sleep.ran_ns - before->ran_ns));
+			put_run(prev, before, now - (sleep.ran_ns - before->ran_ns), daemon);
 	}
 	if (state & TASK_DEAD) {
 		bpf_map_delete_elem(&sleeps, &tid);
+		if (daemon && before)
+			__sync_fetch_and_add(&daemon->threads, -1);
 		return;
 	}
 	if (preempted || state == 0) {
@@ -243,21 +334,20 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now)
 	} else if (state & 2) {
 		sleep.flags = WAIT_UNINTERRUPTIBLE;
 	}
-	if (bpf_map_update_elem(&sleeps, &tid, &sleep, BPF_ANY))
-		count_limited();
+	remember(tid, &sleep, daemon, !before);
 }
 
-always_inline void on_in(struct task_struct *next, uint64_t now)
+always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *daemon)
 {
 	uint32_t tid = tid_of(next);
-	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
+	struct sleep *sleep = sleep_of(tid, daemon);
 	if (!sleep) {
 		// A new thread was runnable from its creation on, which no wake-up shows (kernel/sched/core.c, wake_up_new_task).
 		struct sleep created = { .flags = 0 };
 		if (processor_time_of(next))
 			return;
 		READ_TYPED(created.runnable_ns, next->start_boottime);
-		put_run(next, &created, now);
+		put_run(next, &created, now, daemon);
 		return;
 	}
 	// __schedule() takes a thread off its run queue before it reports the switch. A wake-up by another processor in between finds the
@@ -266,28 +356,31 @@ always_inline void on_in(struct task_struct *next, uint64_t now)
 		sleep->runnable_ns = sleep->out_ns;
 	sleep->early_wake_ns = 0;
 	sleep->runs = 1;
-	put_run(next, sleep, now);
+	put_run(next, sleep, now, daemon);
 }
 
-// Its waits are recorded: a daemon has many threads, and most of what they do is for nobody that is followed.
-always_inline int has_waits(uint32_t pid)
+// It has not left the processor: no sleep that nobody saw begin.
+always_inline int is_on_processor(struct task_struct *task)
 {
-	uint32_t role = role_of(pid);
-	return role && role != ROLE_DAEMON;
+	int on_cpu = 0;
+	if (FIELD_EXISTS(((struct task_struct___smp *)task)->on_cpu))
+		READ(on_cpu, ((struct task_struct___smp *)task)->on_cpu);
+	return on_cpu;
 }
 
 TRACEPOINT("sched_switch")
 int on_switch(uint64_t *ctx)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	struct daemon *daemon = 0;
 	uint64_t now = 0;
 	learn_clock_offset(prev);
-	if (has_waits(tgid_of(prev))) {
+	if (has_waits(tgid_of(prev), &daemon)) {
 		now = bpf_ktime_get_boot_ns();
-		on_out(prev, ctx[0] & 1, now);
+		on_out(prev, ctx[0] & 1, now, daemon);
 	}
-	if (has_waits(tgid_of(next)))
-		on_in(next, now ? now : bpf_ktime_get_boot_ns());
+	if (has_waits(tgid_of(next), &daemon))
+		on_in(next, now ? now : bpf_ktime_get_boot_ns(), daemon);
 	return 0;
 }
 
@@ -295,11 +388,12 @@ TRACEPOINT("sched_waking")
 int on_waking(uint64_t *ctx)
 {
 	struct task_struct *task = (void *)ctx[0], *leader = 0;
-	if (!has_waits(tgid_of(task)))
+	struct daemon *daemon = 0;
+	if (!has_waits(tgid_of(task), &daemon))
 		return 0;
 	uint32_t tid = tid_of(task), zero = 0, flags = 0;
 	uint64_t now = bpf_ktime_get_boot_ns(), out = 0;
-	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
+	struct sleep *sleep = sleep_of(tid, daemon);
 	if (sleep) {
 		if (sleep->runnable_ns) {
 			sleep->early_wake_ns = now;
@@ -312,13 +406,12 @@ int on_waking(uint64_t *ctx)
 		out = boot_time_of(task);
 		flags = WAIT_RECOVERED;
 		// While on_switch is not attached yet: an entry would outlive the time in which the thread runs.
-		if (!out)
+		if (!out || is_on_processor(task))
 			return 0;
 		struct sleep found = { .out_ns = out, .runnable_ns = now, .flags = flags };
-		if (bpf_map_update_elem(&sleeps, &tid, &found, BPF_ANY))
-			count_limited();
+		remember(tid, &found, daemon, 1);
 	}
-	if (now < out + WAIT_MIN_NS || !has_room())
+	if (now < out + WAIT_MIN_NS || !has_room(daemon))
 		return 0;
 	struct WakeRecord *record = bpf_map_lookup_elem(&wake_scratch, &zero);
 	if (!record)

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::id::ProcessKey;
+use crate::time::Timestamp;
 
 /// A message passed one end of a connection between a process below a plugin and a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,11 +71,22 @@ pub struct DaemonProcess {
     /// Its thread that received or sent; 0 where only the listening process is known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub thread: u32,
+    /// When that thread was created; 0 where that is not known.
+    #[serde(default, skip_serializing_if = "is_boot")]
+    pub thread_begin: Timestamp,
+    /// The waits of its threads are recorded, since its receipt of a request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub followed: bool,
     /// Its name (15 bytes at most, `TASK_COMM_LEN`); empty when it had ended.
     pub name: SmolStr,
     /// Path of its cgroup (v2); empty when not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_boot(at: &Timestamp) -> bool {
+    at.0 == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

@@ -12,6 +12,8 @@ pub const CONNECTIONS_MAX: u32 = 1024;
 pub const PORT_WORDS: u32 = 2048;
 /// Most daemons that are followed at one time.
 pub const DAEMONS_MAX: u32 = 256;
+/// Most threads of one daemon whose waits are followed at one time.
+pub const DAEMON_THREADS_MAX: u32 = 512;
 /// Most plugins that are known to be shims, by name.
 pub const SHIMS_MAX: u32 = 128;
 
@@ -23,6 +25,8 @@ pub const MESSAGE_AT_DAEMON: u32 = 2;
 pub const MESSAGE_TCP: u32 = 4;
 /// It has at most [`CONTROL_MAX`] bytes.
 pub const MESSAGE_CONTROL: u32 = 8;
+/// The waits of the daemon's threads are recorded.
+pub const MESSAGE_FOLLOWED: u32 = 16;
 /// A message up to this length is neither a request nor an answer by itself: HTTP/2's acknowledgements (RFC 9113: SETTINGS 9 bytes,
 /// PING 17, WINDOW_UPDATE 13, together 39).
 pub const CONTROL_MAX: u32 = 39;
@@ -37,6 +41,8 @@ pub struct MessageRecord {
     pub connection: u64,
     /// Id of the process' cgroup (v2).
     pub cgroup_id: u64,
+    /// Creation of the thread that sent or received, nanoseconds of the boot clock.
+    pub thread_begin_ns: u64,
     /// The process that connected, in the initial pid namespace.
     pub client_pid: u32,
     /// At the tracked process' end of a unix socket, the process that listens (SO_PEERCRED); else 0.

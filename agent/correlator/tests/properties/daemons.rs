@@ -95,6 +95,8 @@ fn history(calls: &[Call]) -> (Vec<Event>, Vec<Vec<u32>>) {
                 daemon: at_daemon.then(|| DaemonProcess {
                     process: DAEMON,
                     thread: call.thread,
+                    thread_begin: Timestamp(0),
+                    followed: false,
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),

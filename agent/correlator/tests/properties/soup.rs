@@ -143,7 +143,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
             Body::Lost { probe: probe.to_owned(), count }
         }),
         1 => (0u64..4, prop::option::of(0u8..4)).prop_map(|(netns, host)| Body::Limited {
-            probe: "drops".to_owned(),
+            probe: ["drops", "drops", "waits", "daemon_threads"][netns as usize].to_owned(),
             netns,
             source: host.map(|host| [10, 1, 0, host].into()),
         }),
@@ -327,7 +327,7 @@ fn soup_request() -> impl Strategy<Value = Body> {
         soup_process(),
         point,
         bytes,
-        prop::option::of((soup_process(), 0u32..4)),
+        prop::option::of((soup_process(), 0u32..4, any::<bool>(), 0u64..20)),
     )
         .prop_map(|(connection, client, point, bytes, daemon)| {
             Body::RequestSeen(Box::new(RequestStep {
@@ -340,9 +340,11 @@ fn soup_request() -> impl Strategy<Value = Body> {
                 } else {
                     RequestTransport::Tcp
                 },
-                daemon: daemon.map(|(process, thread)| DaemonProcess {
+                daemon: daemon.map(|(process, thread, followed, begin)| DaemonProcess {
                     process,
                     thread,
+                    thread_begin: Timestamp(begin * SECOND),
+                    followed,
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),

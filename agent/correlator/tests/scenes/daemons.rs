@@ -24,6 +24,8 @@ fn agent(thread: u32) -> Option<DaemonProcess> {
     Some(DaemonProcess {
         process: AGENT,
         thread,
+        thread_begin: Timestamp(0),
+        followed: false,
         name: "cilium-agent".into(),
         cgroup: POD.to_owned(),
     })

@@ -3,8 +3,8 @@
 //! Used by the feed of the process probe. The programs (`probes/bpf/daemons.h`) are attached while a plugin runs that is slow (as
 //! `exec::waits` has it), or one that is known to be a shim: a shim sends its request some milliseconds after it began, long
 //! before it is slow. A shim is known by its name, or because one of its requests was slow before.
-//! The kernel side begins to follow a daemon when it receives a request; it is released here when none of its requests is in
-//! flight any more.
+//! The kernel side begins to follow a daemon when it receives a request, what it forks and what its threads wait for; it is released
+//! here when none of its requests is in flight any more.
 //! Does not: make spans, or attribute what a daemon runs to a request; the correlator does.
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use sandglass_model::event::Exec;
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, Timestamp};
 use sandglass_probes::wire::COMM_LEN;
 use sandglass_probes::wire::daemons::{
-    CONTROL_MAX, MESSAGE_AT_DAEMON, MESSAGE_SENT, MESSAGE_TCP, MessageRecord, SHIMS_MAX,
+    CONTROL_MAX, MESSAGE_AT_DAEMON, MESSAGE_FOLLOWED, MESSAGE_SENT, MESSAGE_TCP, MessageRecord, SHIMS_MAX,
 };
 
 use super::{running, tcp_sockets};
@@ -208,10 +208,17 @@ impl Daemons {
         let maps = &mut self.maps;
         self.followed.retain(|pid, daemon| {
             let is_idle = daemon.in_flight.is_empty() && now.since(daemon.idle_from) >= IDLE_NS;
-            if !(all || is_idle) || !maps.forget_daemon(*pid, daemon.newest) {
+            if !(all || is_idle) || maps.has_received(*pid, daemon.newest) {
                 return true;
             }
+            // The role first: what arrives behind it makes the kernel side follow the daemon again, and what arrived just before it is
+            // seen here.
             processes.release_daemon(*pid);
+            if maps.has_received(*pid, daemon.newest) {
+                processes.keep_daemon(*pid);
+                return true;
+            }
+            maps.forget_daemon(*pid);
             false
         });
     }
@@ -239,6 +246,8 @@ impl Daemons {
                 Some(DaemonProcess {
                     process: ProcessKey::new(record.header.pid, record.header.start_ns),
                     thread: record.tid,
+                    thread_begin: Timestamp(record.thread_begin_ns),
+                    followed: record.flags & MESSAGE_FOLLOWED != 0,
                     name: SmolStr::new(text(&record.comm[..comm_len.unwrap_or(COMM_LEN)])),
                     cgroup: cgroups.path(record.cgroup_id, record.header.pid),
                 })
@@ -325,6 +334,8 @@ fn listening(pid: u32) -> Option<DaemonProcess> {
     Some(DaemonProcess {
         process,
         thread: 0,
+        thread_begin: Timestamp(0),
+        followed: false,
         name,
         cgroup: cgroups::own_path(&cgroup).unwrap_or_default(),
     })

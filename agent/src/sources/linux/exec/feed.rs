@@ -65,6 +65,8 @@ pub struct ExecFeed {
     measure: Option<MeterRequests>,
     /// Waits that were left out: `events_limited_total`.
     limited_waits: Counter,
+    /// The same, of threads of daemons.
+    limited_daemons: Counter,
     /// The relation of both clocks that was sent last.
     anchor: ClockAnchor,
     /// Events of a burst that are not sent yet; empty between two drains.
@@ -103,6 +105,9 @@ impl ExecFeed {
             measure,
             limited_waits: health.limited.get_or_create(&ProbeLabel {
                 probe: waits::PROBE.to_owned(),
+            }),
+            limited_daemons: health.limited.get_or_create(&ProbeLabel {
+                probe: waits::DAEMON_THREADS.to_owned(),
             }),
             anchor: clock::anchor(),
             burst: Vec::new(),
@@ -348,6 +353,10 @@ impl Feed for ExecFeed {
         self.outlet.report_losses(&mut self.stream.lost)?;
         if let Some((count, event)) = self.waits.as_mut().and_then(Waits::limited) {
             self.limited_waits.inc_by(count);
+            self.outlet.send(event)?;
+        }
+        if let Some((count, event)) = self.waits.as_mut().and_then(Waits::limited_daemons) {
+            self.limited_daemons.inc_by(count);
             self.outlet.send(event)?;
         }
         if let Some(cri) = &mut self.cri {

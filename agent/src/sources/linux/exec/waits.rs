@@ -1,4 +1,4 @@
-//! Waits of tracked threads: when their programs are attached, and events of their records.
+//! Waits of threads of tracked processes, and of daemons that have requests: when their programs are attached, and events of their records.
 //!
 //! Used by the feed of the process probe. The programs (`probes/bpf/waits.h`) are attached only while a plugin runs that began
 //! longer than `waits.after` ago (or always, where that is 0), so that a fast operation pays nothing for the reasons of slow ones. A sleep that lasts at that
@@ -243,6 +243,20 @@ impl Waits {
         (count > 0).then_some((count, event))
     }
 
+    /// The same, of threads of daemons.
+    pub fn limited_daemons(&mut self) -> Option<(u64, Event)> {
+        let count = self.maps.limited_daemons();
+        let event = Event {
+            at: clock::now(),
+            body: Body::Limited {
+                probe: DAEMON_THREADS.to_owned(),
+                netns: 0,
+                source: None,
+            },
+        };
+        (count > 0).then_some((count, event))
+    }
+
     /// The event of a wake-up.
     pub fn woken(&mut self, record: &WakeRecord, cgroups: &mut Cgroups) -> Event {
         let comm_len = record.waker_comm.iter().position(|byte| *byte == 0);
@@ -328,6 +342,8 @@ fn times(header: &RecordHeader, times: &WireTimes) -> ThreadTimes {
 
 /// Name of the probe, in metrics and on the health page.
 pub const PROBE: &str = "waits";
+/// Its name for what was left out of the threads of daemons.
+pub const DAEMON_THREADS: &str = "daemon_threads";
 /// The iterator's program.
 pub const LOOK: &str = "look";
 /// What one look may write: more than three thousand threads.

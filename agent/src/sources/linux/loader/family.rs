@@ -390,6 +390,10 @@ impl Family {
             contentions: self.take_map("contentions")?,
             clock_offset: self.take_map("clock_offset")?,
             limited: self.limited()?,
+            limited_daemons: LostCounter {
+                counters: self.take_map("limited_daemons")?,
+                seen: 0,
+            },
         })
     }
 

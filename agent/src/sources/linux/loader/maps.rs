@@ -93,6 +93,11 @@ impl Processes {
         self.roles.remove(&pid).is_ok() && self.count(pid, u32::wrapping_sub)
     }
 
+    /// Follows a daemon again that was just released. The kernel side may have done so already.
+    pub fn keep_daemon(&mut self, pid: u32) {
+        self.insert(pid, ROLE_DAEMON);
+    }
+
     /// Ends the following of a daemon. A process that has another role by now keeps it.
     pub fn release_daemon(&mut self, pid: u32) {
         if self.roles.get(&pid, 0).is_ok_and(|role| role == ROLE_DAEMON) {
@@ -145,19 +150,26 @@ impl Pages {
 /// What the programs that follow waits remember (`probes/bpf/waits.h`).
 pub struct WaitMaps {
     /// By thread id, since when it sleeps.
-    pub(super) sleeps: HashMap<MapData, u32, [u8; 48]>,
+    pub(super) sleeps: HashMap<MapData, u32, [u8; 56]>,
     /// By thread id, the lock of the kernel that it waits for (`probes/bpf/locks.h`).
     pub(super) contentions: HashMap<MapData, u32, [u8; 64]>,
     /// One entry: the boot clock minus the run queues' clock.
     pub(super) clock_offset: Array<MapData, u64>,
     /// Records that were left out.
     pub(super) limited: LostCounter,
+    /// The same, of threads of daemons.
+    pub(super) limited_daemons: LostCounter,
 }
 
 impl WaitMaps {
     /// How many records were left out since the last call.
     pub fn limited(&mut self) -> u64 {
         self.limited.take()
+    }
+
+    /// How many records of threads of daemons were left out since the last call.
+    pub fn limited_daemons(&mut self) -> u64 {
+        self.limited_daemons.take()
     }
 
     /// Forgets what was remembered when the programs were attached last. False when a map cannot be written.
@@ -180,8 +192,8 @@ pub type ClientPorts = [u32; PORT_WORDS as usize];
 
 /// What the programs that follow requests remember (`probes/bpf/daemons.h`).
 pub struct RequestMaps {
-    /// By process id, when a daemon received from a plugin last.
-    pub(super) daemons: HashMap<MapData, u32, u64>,
+    /// By process id, when a daemon received from a plugin last, since when it is followed, and how many of its threads are remembered.
+    pub(super) daemons: HashMap<MapData, u32, [u64; 3]>,
     /// By connection, the tracked process at one end of a TCP connection within the node.
     pub(super) tcp_clients: HashMap<MapData, u64, u32>,
     /// A bit for each port of these processes.
@@ -191,14 +203,15 @@ pub struct RequestMaps {
 }
 
 impl RequestMaps {
-    /// Removes the entry of a daemon that received nothing since `at_ns`. False when it did, and stays.
-    pub fn forget_daemon(&mut self, pid: u32, at_ns: u64) -> bool {
-        if self.daemons.get(&pid, 0).is_ok_and(|newest| newest > at_ns) {
-            return false;
-        }
+    /// The daemon received something since `at_ns`.
+    pub fn has_received(&self, pid: u32, at_ns: u64) -> bool {
+        self.daemons.get(&pid, 0).is_ok_and(|[newest, ..]| newest > at_ns)
+    }
+
+    /// Removes the entry of a daemon.
+    pub fn forget_daemon(&mut self, pid: u32) {
         // An entry that is gone already is no failure: nothing else removes it.
         let _ = self.daemons.remove(&pid);
-        true
     }
 
     /// Enters the TCP connections of tracked processes in place of those before. Only while the programs are not attached: the kernel
