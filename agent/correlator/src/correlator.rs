@@ -288,7 +288,9 @@ impl Correlator {
     /// none is the daemon's own business.
     fn on_exec_below_daemon(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
         let process = image.process;
-        if let Some((span, attribution)) = self.daemons.attribute(&mut self.ctx, &image, env) {
+        let waits = &self.waits;
+        let path = |daemon, received, forked| waits.path_between(daemon, received, forked);
+        if let Some((span, attribution)) = self.daemons.attribute(&mut self.ctx, &image, env, path) {
             self.plugins.on_exec_below(&mut self.ctx, at, image, env, span);
             if let Some(span) = self.plugins.span_of(process) {
                 self.daemons.annotate(&mut self.ctx, span, attribution);
@@ -451,6 +453,13 @@ impl Correlator {
                 }
                 Fact::CompartmentKnown(compartment, sandbox) => self.traffic.on_compartment(ctx, compartment, &sandbox),
                 Fact::NetworkKnown(trace) => self.sandboxes.on_network_known(trace),
+                Fact::DaemonBusy(daemon) => self.waits.on_daemon_busy(&daemon),
+                Fact::DaemonIdle(daemon) => self.waits.on_daemon_idle(daemon),
+                Fact::RequestAnswered(request) => {
+                    if let Some(path) = self.waits.daemon_path(&request) {
+                        self.daemons.on_path(ctx, &request, &path);
+                    }
+                }
             }
         }
     }

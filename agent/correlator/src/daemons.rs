@@ -2,7 +2,7 @@
 //!
 //! `correlator.rs` passes it the messages between plugins and daemons, what daemons fork and execute, and the ends of processes.
 //! `daemons/request.rs` is one request, `daemons/attribution.rs` chooses among those in flight, `daemons/time.rs` says what the time
-//! of a request went to.
+//! of a request went to, `daemons/threads.rs` whether what the daemon's threads did belongs to it.
 //!
 //! A request begins with the first message that its client sends and ends with the first one that comes back and is no
 //! acknowledgement of HTTP/2. It has a span once it lasts for a millisecond, or once the daemon executes something for it.
@@ -10,7 +10,9 @@
 //! Does not: read what a message says, or know which process has which span (the room of plugins does).
 
 mod attribution;
+mod handled;
 mod request;
+mod threads;
 mod time;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,8 +23,11 @@ use sandglass_model::trace::{Attribution, RequestBegin};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::context::Context;
+use crate::daemon_path::{DaemonPath, ThreadAt};
 use crate::daemons::attribution::{Started, choose};
+use crate::daemons::handled::Handled;
 use crate::daemons::request::{Request, SHOWN_NS, Target, is_control};
+use crate::facts::Fact;
 use crate::invocation::Image;
 use crate::keys::{SpanRef, TraceKey};
 use crate::timers::Timer;
@@ -40,6 +45,10 @@ pub(crate) struct Daemons {
     children: BTreeMap<ProcessKey, Started>,
     /// Inodes of sandboxes' network namespaces, by the sandbox, the newest last.
     namespaces: VecDeque<(String, u64)>,
+    /// Those that have a request and whose threads are followed.
+    busy: Vec<ProcessKey>,
+    /// What threads of daemons received and sent, the newest last.
+    handled: Handled,
 }
 
 /// Connections: a shim has one or two, and a node creates some tens of sandboxes at once.
@@ -126,9 +135,13 @@ impl Daemons {
         };
         request.on_step(at, step);
         request.update_span(ctx);
-        if request.answered.is_some() {
+        let is_answered = request.answered.is_some();
+        self.handled.add(at, step);
+        self.share(number, at);
+        if is_answered {
             self.end(ctx, number, at);
         }
+        self.report_busy(ctx);
     }
 
     fn begin(&mut self, ctx: &mut Context, number: u64, request: Request) {
@@ -151,7 +164,11 @@ impl Daemons {
     fn end(&mut self, ctx: &mut Context, number: u64, at: Timestamp) {
         if let Some(request) = self.requests.get_mut(&number) {
             ctx.effects.timers.clear(Timer::Request(number));
-            request.end(ctx, at);
+            if request.end(ctx, at)
+                && let Some(answered) = request.answered(number)
+            {
+                ctx.facts.push(Fact::RequestAnswered(Box::new(answered)));
+            }
         }
     }
 
@@ -171,6 +188,7 @@ impl Daemons {
             }
             !goes
         });
+        self.report_busy(ctx);
     }
 
     /// The input has ended: what is still open ends with its trace.
@@ -191,6 +209,7 @@ impl Daemons {
             self.end(ctx, number, at);
             self.requests.remove(&number);
         }
+        self.report_busy(ctx);
         self.children.remove(&process).is_some()
     }
 }
@@ -232,13 +251,15 @@ impl Daemons {
         self.children.contains_key(&process)
     }
 
-    /// The request that an exec below a daemon belongs to, by its span, and why. `None` when it belongs to none: the daemon does
+    /// The request that an exec below a daemon belongs to, by its span, and why. `path` finds what threads of a daemon did from the receipt
+    /// of a request to something else. `None` when it belongs to none: the daemon does
     /// work of its own too.
     pub(crate) fn attribute(
         &mut self,
         ctx: &mut Context,
         image: &Image,
         env: &TextPairs,
+        path: impl Fn(ProcessKey, ThreadAt, ThreadAt) -> Option<DaemonPath>,
     ) -> Option<(SpanRef, Attribution)> {
         let started = *self.children.get(&image.process)?;
         let of_daemon = self
@@ -250,7 +271,18 @@ impl Daemons {
             let newest = self.namespaces.iter().rev().find(|(of, _)| of == sandbox);
             newest.map_or(0, |(_, inode)| *inode)
         };
-        let (number, attribution) = choose(&requests, started, image, env, inode)?;
+        let forked = ThreadAt {
+            at: started.at,
+            thread: started.thread,
+            begin: Timestamp(0),
+        };
+        let leads = |number: u64, request: &Request| {
+            let path = request
+                .received()
+                .and_then(|received| path(started.daemon, received, forked));
+            path.is_some_and(|path| path.is_chained && !self.handled.crosses(started.daemon, number, &path))
+        };
+        let (number, attribution) = choose(&requests, started, image, env, inode, leads)?;
         let request = self.requests.get_mut(&number)?;
         let span = request.show(ctx)?;
         self.children.remove(&image.process);

@@ -9,10 +9,12 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use sandglass_model::daemons::DaemonProcess;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, SpanEvent};
 use sandglass_model::{ProcessKey, SmolStr, TextPairs, Timestamp, Trace};
 
+use crate::daemon_path::Answered;
 use crate::exchange::{EndedExchange, Exchange, ExchangeId};
 use crate::keys::{SpanRef, TraceKey};
 
@@ -81,6 +83,12 @@ pub(crate) enum Fact {
     CompartmentKnown(u32, String),
     /// The traffic of this trace's sandbox can be attributed now.
     NetworkKnown(TraceKey),
+    /// A daemon whose threads are followed has a request in flight.
+    DaemonBusy(Box<DaemonProcess>),
+    /// It has none any more.
+    DaemonIdle(ProcessKey),
+    /// A request has its answer, and the threads of its daemon were followed meanwhile.
+    RequestAnswered(Box<Answered>),
 }
 
 /// The begin of a creation, as a runtime reports it.

@@ -37,6 +37,7 @@ mod config;
 mod context;
 mod correlator;
 mod counters;
+mod daemon_path;
 mod daemons;
 mod effects;
 mod exchange;

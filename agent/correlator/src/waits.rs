@@ -4,19 +4,22 @@
 //! process is below which. When a process with a span has ended, the router requests its time here and passes it to the
 //! room of plugins. `waits/reasons.rs` says why a thread slept, `waits/path.rs` finds the critical path, `waits/known.rs`
 //! holds for which times there are records. `waits/locks.rs` knows locks, and `waits/on_locks.rs` handles the events about them;
-//! `waits/detection.rs` and `waits/on_detection.rs` do so for duplicate address detection.
+//! `waits/detection.rs` and `waits/on_detection.rs` do so for duplicate address detection. `waits/on_daemons.rs` follows the threads of
+//! daemons while they have requests.
 //!
 //! Idle, and empty, until a source reports that it can record waits (`Body::WaitsRecorded`): other nodes and older
 //! recordings pay nothing.
-//! Bounded: [`PROCESSES_MAX`] processes, [`THREADS_MAX`] threads and [`WAITS_MAX`] waits, which go with the plugin that the
+//! Bounded: [`PROCESSES_MAX`] processes, and threads and waits (`waits/threads.rs`), which go with the plugin that the
 //! runtime executed. What comes above a bound makes the time from then on unknown.
 //! Does not: see spans, or set a timer. What was not recorded is `unknown`, never inferred.
 
+mod busy;
 mod detection;
 mod evidence;
 mod known;
 mod locks;
 mod now;
+mod on_daemons;
 mod on_detection;
 mod on_locks;
 mod path;
@@ -24,16 +27,19 @@ mod peers;
 mod reasons;
 mod runtimes;
 mod seen;
+mod threads;
 
 use std::collections::BTreeMap;
 
 use sandglass_model::event::{Exec, Fork};
 use sandglass_model::waits::{
-    RuntimeTimes, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup, Waiting,
+    RuntimeTimes, ThreadRun, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup, Waiting,
 };
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
+use crate::daemon_path::ThreadAt;
 use crate::invocation::RuntimeExec;
+use crate::waits::busy::BusyDaemons;
 use crate::waits::detection::Detections;
 use crate::waits::evidence::Evidence;
 use crate::waits::known::Known;
@@ -41,6 +47,7 @@ use crate::waits::locks::Locks;
 use crate::waits::path::{Segment, State, Thread, ThreadId, Wait, critical_path};
 use crate::waits::runtimes::Runtimes;
 use crate::waits::seen::Seen;
+use crate::waits::threads::Threads;
 
 /// The room's state.
 #[derive(Debug, Default)]
@@ -50,15 +57,15 @@ pub(crate) struct Waits {
     /// Plugins and steps that a runtime executed, and processes below them, until the one that the runtime executed has ended.
     processes: BTreeMap<ProcessKey, Process>,
     /// Their threads that have a record, and the first thread of each process.
-    threads: BTreeMap<ThreadId, Thread>,
+    threads: Threads,
+    /// Daemons that have a request in flight, and their threads.
+    daemons: BusyDaemons,
     /// Why threads slept; each kind once.
     evidence: Vec<Evidence>,
     /// What is known of locks.
     locks: Locks,
     /// Whose duplicate address detection has not ended, and when it had not.
     detections: Detections,
-    /// How many waits the threads have.
-    waits: usize,
     /// For which times there are records.
     known: Known,
     /// What was measured of runtimes' daemons.
@@ -104,10 +111,6 @@ const SHOWN_MAX: usize = 8;
 const POLL_GAP_NS: u64 = 20 * sandglass_model::time::MILLISECOND;
 /// A node runs a few plugins at once, each with some tens of processes below it.
 const PROCESSES_MAX: usize = 4_096;
-/// Threads: a Go program has about ten.
-const THREADS_MAX: usize = 8_192;
-/// Waits: 64 bytes each. An operation of a second has some hundreds that last longer than 0.2 ms.
-const WAITS_MAX: usize = 32_768;
 /// Different pieces of evidence.
 const EVIDENCE_MAX: usize = 1_024;
 /// Lost records are counted by the kernel side and reported once a second, later when the node is busy.
@@ -123,8 +126,10 @@ impl Waits {
         self.is_active = true;
         if on {
             self.known.begin(at);
+            self.daemons.known.begin(at);
         } else {
             self.known.end(at);
+            self.daemons.known.end(at);
         }
     }
 
@@ -143,7 +148,7 @@ impl Waits {
             ended: false,
         };
         let forker = fork.thread.map_or(fork.parent.pid, |thread| {
-            self.thread(fork.parent, thread.id, thread.begin);
+            self.threads.thread(fork.parent, thread.id, thread.begin);
             thread.id
         });
         self.add_process(at, fork.process, process, Some(forker));
@@ -177,7 +182,8 @@ impl Waits {
 
     /// A thread that slept was woken.
     pub(crate) fn on_wake(&mut self, at: Timestamp, wake: &ThreadWake) {
-        if !self.processes.contains_key(&wake.times.process) || !self.has_room(at) {
+        let process = wake.times.process;
+        if !self.has_room_for(process, at) {
             return;
         }
         let waker = &wake.waker;
@@ -190,12 +196,26 @@ impl Waits {
         let root = |key: &ProcessKey| self.processes.get(key).map(|process| process.root);
         let follows = match (root(&wake.times.process), root(&waker.process)) {
             (Some(sleeper), Some(waker)) => !is_interrupt && locks::may_follow(classified.reason, sleeper, waker),
-            _ => false,
+            // A daemon's thread has followed only those of its own.
+            _ => !is_interrupt && waker.process == process && self.daemons.has(process),
         };
+        if !is_interrupt
+            && waker.process != process
+            && let Some(daemon) = self.daemons.get_mut(waker.process)
+        {
+            daemon.wakes(
+                process,
+                ThreadAt {
+                    at,
+                    thread: waker.thread,
+                    begin: waker.begin,
+                },
+            );
+        }
         // Who sent a signal ended the sleep, and is not what it was for.
         let is_killed = !is_interrupt && !follows && reasons::is_signal(waker.stack.iter());
-        if follows {
-            self.thread(waker.process, waker.thread, waker.begin);
+        if follows && let Some(threads) = self.threads_of(waker.process) {
+            threads.thread(waker.process, waker.thread, waker.begin);
         }
         if waker.name.starts_with(RUNC_CHILD) && matches!(classified.reason, TimeReason::Daemon | TimeReason::Pipe) {
             classified.reason = TimeReason::Child;
@@ -213,7 +233,6 @@ impl Waits {
             },
             confidence: None,
         };
-        let process = wake.times.process;
         if evidence.reason == TimeReason::FileLock {
             self.locks.complete(at, wake, &mut evidence, is_interrupt);
         } else if evidence.reason == TimeReason::Network {
@@ -238,16 +257,22 @@ impl Waits {
             evidence,
             throttled_ns: 0,
         };
-        self.add_wait(&wake.times, wait);
+        if let Some(threads) = self.threads_of(process) {
+            threads.add_wait(&wake.times, wait);
+        }
     }
 
     /// A thread that was runnable runs: after a wake-up, or after the scheduler had taken the processor away.
     pub(crate) fn on_run(&mut self, at: Timestamp, run: &ThreadRun) {
-        if !self.processes.contains_key(&run.times.process) || !self.has_room(at) {
+        let process = run.times.process;
+        if !self.has_room_for(process, at) {
             return;
         }
         self.not_asleep(run.times.thread);
-        let thread = self.thread(run.times.process, run.times.thread, run.times.begin);
+        let Some(threads) = self.threads_of(process) else {
+            return;
+        };
+        let thread = threads.thread(process, run.times.thread, run.times.begin);
         if let Some(last) = thread.and_then(|thread| thread.waits.last_mut())
             && !run.preempted
             && last.woken == run.runnable_from
@@ -264,7 +289,7 @@ impl Waits {
             evidence: 0,
             throttled_ns: run.throttled_ns,
         };
-        self.add_wait(&run.times, wait);
+        threads.add_wait(&run.times, wait);
     }
 
     /// A runtime's daemon was measured.
@@ -293,7 +318,8 @@ impl Waits {
         let mut shown = Vec::new();
         let shown_from = (to.since(from) / SHOWN_PART).max(SHOWN_NS);
         let until = self.until(process, to);
-        let mut path = critical_path(until.as_ref().unwrap_or(&self.threads), process.pid, from, to);
+        let threads = until.as_ref().unwrap_or(self.threads.by_id());
+        let mut path = critical_path(threads, process.pid, from, to);
         self.find_detections(process, &mut path);
         let last = self.last_wait(&path, to);
         for segment in path {
@@ -301,7 +327,7 @@ impl Waits {
             // What another process did meanwhile is below that one's span.
             let is_own = |thread: &Thread| thread.process == process;
             if let Some(wait) = wait
-                && self.threads.get(&segment.thread).is_some_and(is_own)
+                && self.threads.by_id().get(&segment.thread).is_some_and(is_own)
             {
                 let detail = WaitDetail {
                     reason: wait.reason,
@@ -345,7 +371,8 @@ impl Waits {
     /// When a process fell asleep that slept at this time, as far as its threads' wake-ups since then show it: the latest of them,
     /// since by then none of them ran any more.
     pub(crate) fn slept_from(&self, process: ProcessKey, at: Timestamp) -> Option<Timestamp> {
-        let threads = self.threads.values().filter(|thread| thread.process == process);
+        let threads = self.threads.by_id().values();
+        let threads = threads.filter(|thread| thread.process == process);
         let asleep = threads.filter_map(|thread| thread.waits.iter().find(|wait| wait.out < at && wait.woken > at));
         asleep.map(|wait| wait.out).max()
     }
@@ -376,15 +403,21 @@ impl Waits {
             self.processes.remove(&process);
         }
         let processes = &self.processes;
-        self.locks.retain(|process| processes.contains_key(process));
         self.detections.forget(ended);
-        self.threads.retain(|_, thread| processes.contains_key(&thread.process));
-        self.waits = self.threads.values().map(|thread| thread.waits.len()).sum();
-        if self.processes.is_empty() {
+        self.threads.retain(|process| processes.contains_key(process));
+        self.forget_unused();
+        self.known.has_room(at);
+    }
+
+    /// Forgets what was known of processes that are forgotten.
+    fn forget_unused(&mut self) {
+        let (processes, daemons) = (&self.processes, &self.daemons);
+        self.locks
+            .retain(|process| processes.contains_key(process) || daemons.has(*process));
+        if processes.is_empty() && daemons.is_empty() {
             self.evidence.clear();
             self.locks.clear();
         }
-        self.known.has_room(at);
     }
 
     /// Adds a part of the path, and returns it if it is a wait.
@@ -416,7 +449,7 @@ impl Waits {
         if ns == 0 || matches!(reason, TimeReason::Processor | TimeReason::Unknown) {
             return None;
         }
-        let process = self.threads.get(&segment.thread).map(|thread| thread.process);
+        let process = self.threads.by_id().get(&segment.thread).map(|thread| thread.process);
         let process = process.and_then(|process| self.processes.get(&process));
         let wait = WaitGroup {
             reason,
@@ -452,7 +485,7 @@ impl Waits {
         if self.processes.contains_key(&key) {
             return;
         }
-        if self.processes.len() >= PROCESSES_MAX || self.threads.len() >= THREADS_MAX {
+        if self.processes.len() >= PROCESSES_MAX || self.threads.is_crowded() {
             self.known.is_full(at);
             return;
         }
@@ -463,54 +496,24 @@ impl Waits {
             parent,
             waits: Vec::new(),
         };
-        if let Some(before) = self.threads.insert(key.pid, thread) {
-            self.waits -= before.waits.len();
+        self.threads.insert(key.pid, thread);
+    }
+
+    /// The table of a process's threads; `None` when its threads are not followed.
+    fn threads_of(&mut self, process: ProcessKey) -> Option<&mut Threads> {
+        if self.processes.contains_key(&process) {
+            return Some(&mut self.threads);
         }
+        self.daemons.get_mut(process).map(|daemon| &mut daemon.threads)
     }
 
-    /// The thread, entered if it is new. `None` when the table is full.
-    fn thread(&mut self, process: ProcessKey, id: ThreadId, begin: Timestamp) -> Option<&mut Thread> {
-        let known = self.threads.get(&id);
-        let is_same =
-            known.is_some_and(|thread| thread.process == process && (id == process.pid || thread.begin == begin));
-        if !is_same {
-            if known.is_none() && self.threads.len() >= THREADS_MAX {
-                return None;
-            }
-            let thread = Thread {
-                process,
-                begin,
-                // The kernel does not report which thread created it: the first one stands for it.
-                parent: Some(process.pid).filter(|first| *first != id),
-                waits: Vec::new(),
-            };
-            if let Some(before) = self.threads.insert(id, thread) {
-                self.waits -= before.waits.len();
-            }
+    /// The threads of this process are followed, and there is room for a wait of one of them.
+    fn has_room_for(&mut self, process: ProcessKey, at: Timestamp) -> bool {
+        if !self.processes.contains_key(&process) {
+            let daemon = self.daemons.get_mut(process);
+            return daemon.is_some_and(|daemon| daemon.has_room(at));
         }
-        self.threads.get_mut(&id)
-    }
-
-    /// Adds a wait to its thread, between the ones before and behind it. Mostly it is the last one; but the processor of who wakes writes
-    /// its record while another one already runs the thread and writes that, and where the node is too busy for the reorder stage
-    /// (`Ordered::late`) both come as they were written.
-    fn add_wait(&mut self, times: &ThreadTimes, mut wait: Wait) {
-        let Some(thread) = self.thread(times.process, times.thread, times.begin) else {
-            return;
-        };
-        let index = thread.waits.partition_point(|known| known.out < wait.ran);
-        let before = index.checked_sub(1).and_then(|index| thread.waits.get(index));
-        let after = before.map_or(Timestamp(0), |before| before.ran);
-        let behind = thread.waits.get(index).map_or(Timestamp(u64::MAX), |behind| behind.out);
-        wait.out = wait.out.max(after).min(behind);
-        wait.woken = wait.woken.max(wait.out).min(behind);
-        wait.ran = wait.ran.max(wait.woken).min(behind);
-        thread.waits.insert(index, wait);
-        self.waits += 1;
-    }
-
-    fn has_room(&mut self, at: Timestamp) -> bool {
-        let has_room = self.waits < WAITS_MAX && self.threads.len() < THREADS_MAX;
+        let has_room = self.threads.has_room();
         if !has_room {
             self.known.is_full(at);
         }

@@ -268,7 +268,10 @@ fn behind_daemon(trace: &Trace, breakdown: &Breakdown, index: usize, now: Timest
     let largest = &trace.spans[index];
     let why = match known {
         Some(wait) if u128::from(wait.ns) * 100 >= u128::from(waited) * EXPLAINS_PERCENT => {
-            format!(", whose {}", registry::wait_text(wait))
+            match wait.who.as_str() == &*daemon.name {
+                true => format!(", which {}", registry::wait_clause(wait)),
+                false => format!(", whose {}", registry::wait_text(wait)),
+            }
         }
         _ if index != outermost => {
             let name = registry::name(largest);
@@ -284,9 +287,9 @@ fn behind_daemon(trace: &Trace, breakdown: &Breakdown, index: usize, now: Timest
     ))
 }
 
-/// The longest wait of what a daemon ran.
+/// The longest wait of a daemon, or of what it ran, of which more is known than that it was the daemon's.
 fn longest_of_daemon(time: &TimeSpent) -> Option<&WaitGroup> {
-    longest_wait(time).filter(|wait| wait.reason != TimeReason::Daemon)
+    longest_wait(time).filter(|wait| wait.reason != TimeReason::Daemon || !wait.what.is_empty())
 }
 
 /// What explains most of an operation or a runtime's step that takes half of the trace or more, as the end of a sentence; empty
@@ -314,9 +317,10 @@ fn waited(trace: &Trace, breakdown: &Breakdown, index: usize) -> String {
     }
 }
 
-/// What a wait was for whose reason is inferred, with how sure that is: the kernel's functions show a timer.
+/// What a wait was for whose reason is inferred, with how sure that is: the kernel's functions show a timer. Of a daemon's wait it is
+/// inferred for whom it was.
 fn inferred(wait: &WaitGroup) -> Option<String> {
-    let confidence = wait.confidence?;
+    let confidence = wait.confidence.filter(|_| wait.what.starts_with(registry::DETECTION))?;
     Some(format!("{} ({})", wait.what, confidence.as_str()))
 }
 

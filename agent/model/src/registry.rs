@@ -13,12 +13,14 @@ use std::net::SocketAddr;
 
 use crate::event::ExitStatus;
 use crate::network::Initiator;
-use crate::trace::{Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Span, Status, Trace};
+use crate::trace::{
+    Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Span, Status, ThreadsAttribution, Trace,
+};
 use crate::waits::{TimeReason, TimeSpent};
 
 pub use self::classes::{CAUSES, CREATION_CAUSES, ERROR_TYPES, cause_text, creation_cause};
 pub use self::values::{daemon_name, part_name, relation, step_name};
-pub use self::waiting::{wait_by, wait_text, waiting_of, waiting_text};
+pub use self::waiting::{DETECTION, wait_by, wait_clause, wait_text, waiting_of, waiting_text};
 
 /// Kind of a span, as OpenTelemetry means it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,11 +170,13 @@ attribute_keys! {
     DAEMON_UNIT = "sandglass.daemon.unit": "systemd unit that the daemon runs in, by its cgroup.",
     DAEMON_BEGIN = "sandglass.daemon.begin": "How the request's begin is known: sent (seen), recovered (since then its client slept) or followed (when messages were followed from).",
     DAEMON_UNANSWERED = "sandglass.daemon.unanswered": "The client ended without an answer of the daemon.",
-    ATTRIBUTION = "sandglass.daemon.attribution": "Why what a daemon ran is attributed to this request: container_id, namespace, in_namespace, interface, only_request, thread or newest.",
+    ATTRIBUTION = "sandglass.daemon.attribution": "Why what a daemon ran is attributed to this request: container_id, namespace, in_namespace, interface, only_request, wake_ups, thread or newest.",
     ATTRIBUTION_CONFIDENCE = "sandglass.daemon.attribution.confidence": "How sure that is: possible, likely or certain.",
+    DAEMON_THREADS = "sandglass.daemon.threads": "Why what the daemon's own threads waited for is part of this request's time: only_request, wake_ups or ambiguous.",
+    DAEMON_THREADS_CONFIDENCE = "sandglass.daemon.threads.confidence": "How sure that is: possible or likely.",
     WAIT_WHAT = "sandglass.wait.what": "What it waited for: the file, the lock, the kernel's work or function.",
     WAIT_BY = "sandglass.wait.by": "The process that held the lock, or the one whose wake-up ended the wait.",
-    WAIT_CONFIDENCE = "sandglass.wait.confidence": "How sure the reason of the wait is, where it is inferred: possible or likely.",
+    WAIT_CONFIDENCE = "sandglass.wait.confidence": "How sure the reason of the wait is, where it is inferred, or that a daemon's thread waited for this request: possible or likely.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost or limited (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -548,6 +552,13 @@ impl Attributes {
         self.text(DAEMON_BEGIN, daemon.begin.as_str());
         if daemon.unanswered {
             self.bool(DAEMON_UNANSWERED, true);
+        }
+        if let Some(threads) = daemon.threads {
+            self.text(DAEMON_THREADS, threads.as_str());
+            self.text(DAEMON_THREADS_CONFIDENCE, threads.confidence().as_str());
+            if threads == ThreadsAttribution::Ambiguous {
+                self.bool(AMBIGUOUS, true);
+            }
         }
         self.time(daemon.time.as_deref());
     }

@@ -10,7 +10,7 @@ use crate::registry;
 use crate::time::Timestamp;
 use crate::trace::{
     Cause, CgroupOwner, CommandDetail, ConnectDetail, DaemonDetail, Detail, LookupDetail, PluginDetail, RequestBegin,
-    SandboxDetail, Span, Status, Trace,
+    SandboxDetail, Span, Status, ThreadsAttribution, Trace,
 };
 use crate::waits::TimeSpent;
 
@@ -279,6 +279,15 @@ fn of_daemon(daemon: &DaemonDetail) -> Vec<String> {
         RequestBegin::Followed => notes.push("begin not seen".to_owned()),
     }
     notes.extend(daemon.unanswered.then(|| "no answer".to_owned()));
+    match daemon.threads {
+        Some(ThreadsAttribution::Ambiguous) => notes.push("ambiguous".to_owned()),
+        Some(threads) => notes.push(format!(
+            "its threads by {} ({})",
+            threads.as_str().replace('_', " "),
+            threads.confidence().as_str()
+        )),
+        None => {}
+    }
     notes
 }
 

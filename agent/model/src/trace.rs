@@ -19,7 +19,7 @@ use crate::id::{RootId, SandboxId, SpanId, TraceId};
 use crate::sampling::CallerSampling;
 use crate::time::{ClockAnchor, Timestamp};
 
-pub use daemons::{Attribution, CgroupOwner, DaemonDetail, RequestBegin};
+pub use daemons::{Attribution, CgroupOwner, DaemonDetail, RequestBegin, ThreadsAttribution};
 pub use detail::Detail;
 pub use setup::{
     CommandDetail, CreateDetail, OperationDetail, PluginDetail, ProcessDetail, RuntimePart, RuntimeStep,

@@ -265,8 +265,8 @@ impl TimeSpent {
             for wait in &time.waits {
                 let share = u128::from(wait.ns) * u128::from(ns) / u128::from(time.total_ns().max(1));
                 let ns = u64::try_from(share).unwrap_or(u64::MAX);
-                // What is left to the daemon itself is named as it was.
-                let by = if wait.reason == TimeReason::Daemon {
+                // What is left to the daemon itself is named as it was. What it waited for itself says what.
+                let by = if wait.reason == TimeReason::Daemon && wait.what.is_empty() {
                     SmolStr::new(daemon)
                 } else {
                     wait.by.clone()
@@ -289,15 +289,15 @@ impl TimeSpent {
         self.waits.retain(|wait| wait.ns > 0);
     }
 
-    /// Records were lost: what counts as time on a processor may have been a wait.
-    pub fn lose_processor(&mut self) {
+    /// Records were lost: what counts as time on a processor may have been a wait, and counts as `reason` now.
+    pub fn lose_processor(&mut self, reason: TimeReason) {
         if let Some(at) = self
             .parts
             .iter()
             .position(|(reason, _)| *reason == TimeReason::Processor)
         {
             let (_, ns) = self.parts.remove(at);
-            self.add(TimeReason::Unknown, ns);
+            self.add(reason, ns);
         }
     }
 }

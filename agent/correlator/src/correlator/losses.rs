@@ -16,15 +16,19 @@ use crate::correlator::Correlator;
 const LOSS_REACH_NS: u64 = SECOND;
 /// Name of the probe whose records are about waits, as `sandglass_probe_info` has it.
 const WAITS_PROBE: &str = "waits";
+/// What it calls those about threads of daemons.
+const DAEMONS_PROBE: &str = "daemon_threads";
 /// Names of the probes whose records are about traffic, likewise. A loss of any other probe concerns processes.
 const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 
 impl Correlator {
     /// Records of one owner were left out on purpose: only what is that owner's may miss some. Of waits, only the reasons of what
-    /// runs.
+    /// runs, or of what a daemon does for it.
     pub(super) fn on_limited(&mut self, at: Timestamp, probe: &str, netns: u64, source: Option<IpAddr>) {
-        if probe == WAITS_PROBE {
-            return self.on_waits_lost(at);
+        match probe {
+            WAITS_PROBE => return self.on_waits_lost(at),
+            DAEMONS_PROBE => return self.on_daemons_limited(at),
+            _ => {}
         }
         let attributes = [(registry::LOST_PROBE, probe.to_owned())];
         let owner = match netns {
@@ -42,6 +46,12 @@ impl Correlator {
         self.plugins.on_waits_lost(&mut self.ctx, since);
     }
 
+    /// What a daemon does is its time as a whole where no wait of its threads was recorded lately.
+    fn on_daemons_limited(&mut self, at: Timestamp) {
+        let since = self.waits.on_daemons_limited(at);
+        self.daemons.on_threads_lost(&mut self.ctx, since);
+    }
+
     /// Records of a probe were lost: marks everything open that may miss them, and what begins within `LOSS_REACH_NS`.
     pub(super) fn on_loss(&mut self, at: Timestamp, probe: &str, count: u64) {
         let until = Some(at.plus(LOSS_REACH_NS));
@@ -57,6 +67,7 @@ impl Correlator {
         } else {
             losses.processes = losses.processes.max(until);
             self.on_waits_lost(at);
+            self.on_daemons_limited(at);
         }
         let attributes = [
             (registry::LOST_PROBE, probe.to_owned()),

@@ -26,13 +26,15 @@ type Rung<'r> = (Attribution, &'r dyn Fn(&Target) -> bool);
 /// The begin of an id that distinguishes it: as long as the short ids that tools print.
 const SHORT_ID: usize = 12;
 
-/// One of `requests`, all of the same daemon. `inode` is that of a sandbox's network namespace, 0 when not known.
+/// One of `requests`, all of the same daemon. `inode` is that of a sandbox's network namespace, 0 when not known. `leads` says whether
+/// wake-ups lead from the receipt of a request to the fork.
 pub(super) fn choose(
     requests: &[(u64, &Request)],
     started: Started,
     image: &Image,
     env: &TextPairs,
     inode: impl Fn(&str) -> u64,
+    leads: impl Fn(u64, &Request) -> bool,
 ) -> Option<(u64, Attribution)> {
     let in_flight = requests.iter().filter(|(_, request)| request.is_in_flight(started.at));
     let mut left: Vec<(u64, &Request)> = in_flight.copied().collect();
@@ -75,6 +77,10 @@ pub(super) fn choose(
     }
     if alone {
         return left.first().map(|(number, _)| (*number, Attribution::OnlyRequest));
+    }
+    let led = || left.iter().filter(|(number, request)| leads(*number, request));
+    if led().count() == 1 {
+        return led().next().map(|(number, _)| (*number, Attribution::WakeUps));
     }
     // The newest of all that this thread received, also if it has its answer: it does something else by now.
     let received = requests.iter().filter_map(|(number, request)| {

@@ -10,6 +10,7 @@ use sandglass_model::trace::{DaemonDetail, RequestBegin};
 use sandglass_model::{Detail, ProcessKey, Timestamp};
 
 use crate::context::Context;
+use crate::daemon_path::{Answered, ThreadAt};
 use crate::daemons::time;
 use crate::keys::SpanRef;
 use crate::open_trace::ending::Cut;
@@ -29,6 +30,14 @@ pub(super) struct Request {
     daemon: Option<DaemonProcess>,
     /// When it arrived, and at which thread.
     pub(super) arrived: Option<(Timestamp, u32)>,
+    /// When that thread was created; 0 where that is not known.
+    arrived_begin: Timestamp,
+    /// The daemon's threads are followed since it arrived.
+    is_followed: bool,
+    /// When the daemon sent the answer, by which thread.
+    replied: Option<ThreadAt>,
+    /// Another request was in flight at its daemon meanwhile.
+    pub(super) is_shared: bool,
     /// When something came back last.
     pub(super) returned: Option<Timestamp>,
     /// When its answer came.
@@ -91,6 +100,10 @@ impl Request {
             transport: step.transport,
             daemon: None,
             arrived: None,
+            arrived_begin: Timestamp(0),
+            is_followed: false,
+            replied: None,
+            is_shared: false,
             returned: None,
             answered: None,
             span: None,
@@ -105,6 +118,8 @@ impl Request {
         self.arrived = before
             .arrived
             .filter(|(at, _)| before.returned.is_some_and(|returned| *at > returned));
+        self.arrived_begin = before.arrived_begin;
+        self.is_followed = before.is_followed && self.arrived.is_some();
         self.begin = self.arrived.map_or(self.begin, |(at, _)| at.min(self.begin));
     }
 
@@ -113,7 +128,7 @@ impl Request {
         if self.is_over {
             // It may be of the next one, whose sending is not reported yet.
             if let Some(daemon) = step.daemon.as_ref().filter(|_| step.point == RequestPoint::Arrived) {
-                self.arrived = Some((at, daemon.thread));
+                self.arrive(at, daemon);
             }
             return;
         }
@@ -127,13 +142,27 @@ impl Request {
             RequestPoint::Sent => self.begin = self.begin.min(at),
             RequestPoint::Arrived => {
                 self.begin = self.begin.min(at);
-                let thread = step.daemon.as_ref().map_or(0, |daemon| daemon.thread);
                 // The last part of it counts: by then the daemon's thread is the one that handles it.
-                if !is_control(step.bytes) || self.arrived.is_none() {
-                    self.arrived = Some((at, thread));
+                if let Some(daemon) = step.daemon.as_ref()
+                    && (!is_control(step.bytes) || self.arrived.is_none())
+                {
+                    self.arrive(at, daemon);
                 }
             }
-            RequestPoint::Replied => {}
+            // The first part of the answer ends it.
+            RequestPoint::Replied => {
+                if let Some(daemon) = step.daemon.as_ref()
+                    && self.replied.is_none()
+                    && self.daemon_is(daemon.process)
+                    && !is_control(step.bytes)
+                {
+                    self.replied = Some(ThreadAt {
+                        at,
+                        thread: daemon.thread,
+                        begin: daemon.thread_begin,
+                    });
+                }
+            }
             RequestPoint::Returned => {
                 self.returned = Some(at);
                 if !is_control(step.bytes) {
@@ -141,6 +170,45 @@ impl Request {
                 }
             }
         }
+    }
+
+    fn arrive(&mut self, at: Timestamp, daemon: &DaemonProcess) {
+        self.arrived = Some((at, daemon.thread));
+        self.arrived_begin = daemon.thread_begin;
+        self.is_followed = daemon.followed;
+        self.replied = None;
+    }
+
+    /// Its daemon, while that has it and its threads are followed.
+    pub(super) fn busies(&self) -> Option<&DaemonProcess> {
+        let is_there = self.is_followed && !self.is_over && self.arrived.is_some();
+        self.daemon.as_ref().filter(|_| is_there)
+    }
+
+    /// Its receipt, if the daemon's threads are followed since then.
+    pub(super) fn received(&self) -> Option<ThreadAt> {
+        let (at, thread) = self.arrived.filter(|_| self.is_followed)?;
+        Some(ThreadAt {
+            at,
+            thread,
+            begin: self.arrived_begin,
+        })
+    }
+
+    /// From its receipt to its answer, if it has one and the daemon's threads were followed. `connection` is its number.
+    pub(super) fn answered(&self, connection: u64) -> Option<Answered> {
+        let (received, end) = (self.received()?, self.answered?);
+        let daemon = self.daemon.as_ref()?;
+        Some(Answered {
+            span: self.span?,
+            connection,
+            daemon: daemon.process,
+            client: self.client,
+            end,
+            received,
+            replied: self.replied,
+            alone: !self.is_shared,
+        })
     }
 
     /// This process serves it.
@@ -198,13 +266,15 @@ impl Request {
             begin: self.how,
             unanswered: false,
             time: None,
+            threads: None,
         }
     }
 
-    /// It is over: with its answer, with what came back last, or, without any, at `at`. One that lasted long enough has a span.
-    pub(super) fn end(&mut self, ctx: &mut Context, at: Timestamp) {
+    /// It is over: with its answer, with what came back last, or, without any, at `at`. One that lasted long enough has a span. False when
+    /// it was over already.
+    pub(super) fn end(&mut self, ctx: &mut Context, at: Timestamp) -> bool {
         if self.is_over {
-            return;
+            return false;
         }
         let came = self.answered.or(self.returned);
         let end = came.unwrap_or(at);
@@ -215,6 +285,7 @@ impl Request {
         if let Some(span) = self.span {
             end_span(ctx, span, end, came.is_none());
         }
+        true
     }
 }
 
@@ -225,7 +296,7 @@ fn end_span(ctx: &mut Context, span: SpanRef, at: Timestamp, unanswered: bool) {
     };
     // No span ends before those below it.
     let at = at.max(open.states[span.span].latest);
-    let time = time::of_request(&open.trace.spans, span.span, at);
+    let time = time::of_request(&open.trace.spans, span.span, at, None);
     if let Detail::Daemon(detail) = &mut open.trace.spans[span.span].detail {
         detail.unanswered = unanswered;
         detail.time = time.map(Box::new);

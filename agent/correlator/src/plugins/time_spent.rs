@@ -118,10 +118,10 @@ impl Plugins {
                 let detail = &mut span.detail;
                 let operation = detail.as_operation_mut().and_then(|operation| operation.time.as_mut());
                 if let Some(time) = operation {
-                    time.lose_processor();
+                    time.lose_processor(TimeReason::Unknown);
                 }
                 if let Some(time) = detail.process_mut().and_then(|process| process.time.as_mut()) {
-                    time.lose_processor();
+                    time.lose_processor(TimeReason::Unknown);
                 }
             }
         }

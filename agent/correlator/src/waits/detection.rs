@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use sandglass_model::trace::Confidence;
 use sandglass_model::waits::{TentativeAddress, TentativeSeen, TimeReason};
-use sandglass_model::{ProcessKey, SmolStr, Timestamp};
+use sandglass_model::{ProcessKey, SmolStr, Timestamp, registry};
 
 use crate::waits::evidence::Evidence;
 use crate::waits::path::Segment;
@@ -140,7 +140,7 @@ impl Detection {
     fn evidence(&self, confidence: Confidence) -> Evidence {
         Evidence {
             reason: TimeReason::KernelWork,
-            what: format!("duplicate address detection of {}", self.names()),
+            what: format!("{} {}", registry::DETECTION, self.names()),
             by: SmolStr::default(),
             confidence: Some(confidence),
         }

@@ -74,6 +74,27 @@ impl Known {
         self.intervals.iter().map(part).sum()
     }
 
+    /// The time in parts that are known and parts that are not, in order.
+    pub(crate) fn parts(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, Timestamp, bool)> {
+        let mut parts = Vec::new();
+        let mut at = from;
+        for (begin, end) in &self.intervals {
+            let (begin, end) = ((*begin).max(at).min(to), (*end).min(to));
+            if end <= begin {
+                continue;
+            }
+            if at < begin {
+                parts.push((at, begin, false));
+            }
+            parts.push((begin, end, true));
+            at = end;
+        }
+        if at < to {
+            parts.push((at, to, false));
+        }
+        parts
+    }
+
     /// Something of this time is known.
     pub(crate) fn overlaps(&self, from: Timestamp, to: Timestamp) -> bool {
         self.within(from, to) > 0
@@ -129,6 +150,19 @@ mod tests {
         known.has_room(Timestamp(95));
         assert_eq!(within(&known, 0, 100), 30 + 5 + 5);
         assert!(!known.overlaps(Timestamp(80), Timestamp(95)));
+        let parts = known.parts(Timestamp(20), Timestamp(97)).into_iter();
+        let parts: Vec<_> = parts.map(|(from, to, is_known)| (from.0, to.0, is_known)).collect();
+        assert_eq!(
+            parts,
+            [
+                (20, 40, true),
+                (40, 70, false),
+                (70, 75, true),
+                (75, 95, false),
+                (95, 97, true)
+            ]
+        );
+        assert_eq!(known.parts(Timestamp(5), Timestamp(5)), []);
     }
 
     #[test]

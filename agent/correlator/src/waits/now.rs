@@ -189,7 +189,7 @@ impl Waits {
     pub(super) fn newest_child(&self, process: ProcessKey) -> Option<ThreadId> {
         let running = self.processes.iter().filter(|(_, child)| !child.ended);
         let children = running.filter(|(_, child)| child.parent == Some(process));
-        let began = |key: &ProcessKey| self.threads.get(&key.pid).map(|thread| thread.begin);
+        let began = |key: &ProcessKey| self.threads.by_id().get(&key.pid).map(|thread| thread.begin);
         children.map(|(key, _)| *key).max_by_key(began).map(|key| key.pid)
     }
 
@@ -216,7 +216,7 @@ impl Waits {
                 .passes_on()
                 .then(|| self.newest_child(sleeper.process))
                 .flatten();
-            self.thread(sleeper.process, thread, sleeper.begin);
+            self.threads.thread(sleeper.process, thread, sleeper.begin);
             let wait = Wait {
                 out: sleeper.since,
                 woken: to,
@@ -231,7 +231,7 @@ impl Waits {
             let process = self.processes.get(&thread.process);
             process.is_some_and(|process| process.root == root)
         };
-        let below = self.threads.iter().filter(|(_, thread)| of_root(thread));
+        let below = self.threads.by_id().iter().filter(|(_, thread)| of_root(thread));
         let mut threads: BTreeMap<ThreadId, Thread> = below.map(|(id, thread)| (*id, thread.clone())).collect();
         for (id, mut wait) in waits {
             if let Some(thread) = threads.get_mut(&id) {

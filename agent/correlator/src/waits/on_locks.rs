@@ -30,7 +30,7 @@ impl Waits {
 
     /// A thread tried to lock a file. If its process found the same file locked before, it has slept until now for that.
     pub(crate) fn on_file_lock(&mut self, at: Timestamp, tried: &FileLockTry) {
-        if !self.processes.contains_key(&tried.process) {
+        if self.threads_of(tried.process).is_none() {
             return;
         }
         if let Some((since, before)) = self.locks.add_try(at, tried) {
@@ -46,31 +46,38 @@ impl Waits {
             by: tried.holder_name.clone(),
             confidence: None,
         };
-        let mut index = None;
-        let threads = self
-            .threads
+        let timers: Vec<bool> = self
+            .evidence
             .iter()
-            .filter(|(_, thread)| thread.process == tried.process);
-        let ids: Vec<ThreadId> = threads.map(|(id, _)| *id).collect();
-        for id in ids {
-            let Some(thread) = self.threads.get(&id) else {
-                continue;
-            };
-            let first = thread.waits.partition_point(|wait| wait.out < since);
-            let is_timer = |wait: &Wait| {
-                let evidence = self.evidence.get(wait.evidence);
-                wait.woken > wait.out
-                    && wait.woken <= until
-                    && evidence.is_some_and(|evidence| evidence.reason == TimeReason::Timer)
-            };
-            let found: Vec<usize> = (first..thread.waits.len())
-                .filter(|at| is_timer(&thread.waits[*at]))
-                .collect();
-            for at in found {
-                let evidence = *index.get_or_insert_with(|| self.evidence_index(lock.clone()));
-                if let Some(thread) = self.threads.get_mut(&id) {
-                    thread.waits[at].evidence = evidence;
-                }
+            .map(|evidence| evidence.reason == TimeReason::Timer)
+            .collect();
+        let is_timer = |wait: &Wait| {
+            wait.woken > wait.out && wait.woken <= until && timers.get(wait.evidence).copied().unwrap_or_default()
+        };
+        // Other threads of a daemon sleep for other requests.
+        let is_daemon = self.daemons.has(tried.process);
+        let Some(threads) = self.threads_of(tried.process) else {
+            return;
+        };
+        let polls = threads
+            .by_id()
+            .iter()
+            .filter(|(id, thread)| thread.process == tried.process && (!is_daemon || **id == tried.thread));
+        let found: Vec<(ThreadId, usize)> = polls
+            .flat_map(|(id, thread)| {
+                let first = thread.waits.partition_point(|wait| wait.out < since);
+                let timers = (first..thread.waits.len()).filter(|at| is_timer(&thread.waits[*at]));
+                timers.map(|at| (*id, at)).collect::<Vec<_>>()
+            })
+            .collect();
+        if found.is_empty() {
+            return;
+        }
+        let evidence = self.evidence_index(lock);
+        for (id, at) in found {
+            let threads = self.threads_of(tried.process);
+            if let Some(thread) = threads.and_then(|threads| threads.get_mut(id)) {
+                thread.waits[at].evidence = evidence;
             }
         }
     }
@@ -78,19 +85,21 @@ impl Waits {
     /// A thread has waited for a lock of the kernel. Its sleeps of that time were for the lock, whatever their stacks show, and what
     /// lies between them it spun.
     pub(crate) fn on_kernel_lock(&mut self, at: Timestamp, wait: &KernelLockWait) {
-        if !self.processes.contains_key(&wait.process) || wait.from >= at || !self.has_room(at) {
+        if wait.from >= at || !self.has_room_for(wait.process, at) {
             return;
         }
         let lock = self.locks.of_kernel(wait);
-        let Some(thread) = self.thread(wait.process, wait.thread, wait.begin) else {
+        let threads = self.threads_of(wait.process);
+        let Some(thread) = threads.and_then(|threads| threads.thread(wait.process, wait.thread, wait.begin)) else {
             return;
         };
         // Those that ended before are as they are, and so is one that began before: it was no wait for this lock.
         let first = thread
             .waits
             .partition_point(|known| known.out < wait.from || known.ran <= wait.from);
-        let within = thread.waits.split_off(first);
-        let mut since = thread.waits.last().map_or(wait.from, |last| last.ran.max(wait.from));
+        let within = thread.waits[first..].to_vec();
+        let before = first.checked_sub(1).and_then(|last| thread.waits.get(last));
+        let mut since = before.map_or(wait.from, |last| last.ran.max(wait.from));
         let spun = self.evidence_index(lock.clone());
         let mut rebuilt = Vec::with_capacity(within.len() + 1);
         for mut known in within {
@@ -102,10 +111,9 @@ impl Waits {
             rebuilt.push(known);
         }
         spin(&mut rebuilt, since, at, spun);
-        if let Some(thread) = self.threads.get_mut(&wait.thread) {
-            thread.waits.extend(rebuilt);
+        if let Some(threads) = self.threads_of(wait.process) {
+            threads.replace_from(wait.thread, first, rebuilt);
         }
-        self.waits = self.threads.values().map(|thread| thread.waits.len()).sum();
     }
 
     /// The evidence of a sleep for this lock: who released it counts more than who had it before, and a lock without a name has the one

@@ -6,6 +6,7 @@
 #![expect(clippy::expect_used, reason = "the player is test code outside of test functions")]
 
 mod bodies;
+mod daemon_threads;
 mod daemons;
 mod histories;
 mod play;

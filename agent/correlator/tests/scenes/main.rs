@@ -9,6 +9,7 @@ mod attempts;
 mod callers;
 mod causes;
 mod chains;
+mod daemon_threads;
 mod daemons;
 mod detection;
 mod faults;

@@ -20,6 +20,12 @@ pub fn wait_by(reason: TimeReason, by: &str) -> Option<String> {
 #[must_use]
 pub fn wait_text(wait: &WaitGroup) -> String {
     let who = if wait.who.is_empty() { "it" } else { wait.who.as_str() };
+    format!("{who} {}", wait_clause(wait))
+}
+
+/// The same without who it was: `waited 398 ms for a lock on a file (/run/xtables.lock, held by kube-proxy)`.
+#[must_use]
+pub fn wait_clause(wait: &WaitGroup) -> String {
     let times = if wait.count > 1 {
         format!(" {} times", wait.count)
     } else {
@@ -27,12 +33,11 @@ pub fn wait_text(wait: &WaitGroup) -> String {
     };
     let by = wait_by(wait.reason, &wait.by).unwrap_or_default();
     let details = details(&wait.what, &by, wait.confidence);
-    format!(
-        "{who} waited{times} {} {}{details}",
-        human(wait.ns),
-        wait.reason.as_text()
-    )
+    format!("waited{times} {} {}{details}", human(wait.ns), wait.reason.as_text())
 }
+
+/// What a wait for the end of duplicate address detection was for begins so; the addresses follow.
+pub const DETECTION: &str = "duplicate address detection of";
 
 /// What a process waits for now, or waited for when it was cut off; of an operation, that of the plugin that it waits for, or
 /// that it ended with.

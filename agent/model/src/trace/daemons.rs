@@ -25,9 +25,46 @@ pub struct DaemonDetail {
     /// The client ended without an answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unanswered: bool,
-    /// What its time went to: what the daemon ran for it, and the rest.
+    /// What its time went to: what the daemon ran for it, what the daemon's threads waited for, and the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Box<TimeSpent>>,
+    /// Why what the daemon's threads waited for is part of that time; `None` where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<ThreadsAttribution>,
+}
+
+/// Why what the threads of a daemon did is attributed to one of its requests. No reason is certain: a daemon also works by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadsAttribution {
+    /// No other request to this daemon was in flight.
+    OnlyRequest,
+    /// Wake-ups lead without a gap from the thread that received the request to the one that sent the answer, and none of the threads
+    /// between them received or answered another request meanwhile.
+    WakeUps,
+    /// Neither: they may have done it for another request.
+    Ambiguous,
+}
+
+impl ThreadsAttribution {
+    /// Value of the attribute.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ThreadsAttribution::OnlyRequest => "only_request",
+            ThreadsAttribution::WakeUps => "wake_ups",
+            ThreadsAttribution::Ambiguous => "ambiguous",
+        }
+    }
+
+    /// How sure it is.
+    #[must_use]
+    pub fn confidence(self) -> Confidence {
+        match self {
+            ThreadsAttribution::OnlyRequest | ThreadsAttribution::WakeUps => Confidence::Likely,
+            ThreadsAttribution::Ambiguous => Confidence::Possible,
+        }
+    }
 }
 
 /// How the begin of a request is known.
@@ -68,6 +105,8 @@ pub enum Attribution {
     Interface,
     /// No other request to this daemon was in flight.
     OnlyRequest,
+    /// Wake-ups lead without a gap from the thread that received this request to the one that started it.
+    WakeUps,
     /// The thread that started it had received this request last.
     Thread,
     /// Nothing of the above: the request that arrived last.
@@ -84,6 +123,7 @@ impl Attribution {
             Attribution::InNamespace => "in_namespace",
             Attribution::Interface => "interface",
             Attribution::OnlyRequest => "only_request",
+            Attribution::WakeUps => "wake_ups",
             Attribution::Thread => "thread",
             Attribution::Newest => "newest",
         }
@@ -95,7 +135,9 @@ impl Attribution {
     pub fn confidence(self) -> Confidence {
         match self {
             Attribution::ContainerId | Attribution::Namespace | Attribution::InNamespace => Confidence::Certain,
-            Attribution::Interface | Attribution::OnlyRequest | Attribution::Thread => Confidence::Likely,
+            Attribution::Interface | Attribution::OnlyRequest | Attribution::WakeUps | Attribution::Thread => {
+                Confidence::Likely
+            }
             Attribution::Newest => Confidence::Possible,
         }
     }

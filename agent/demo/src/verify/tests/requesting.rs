@@ -20,6 +20,7 @@ fn request(name: &str) -> Detail {
         begin: RequestBegin::Sent,
         unanswered: false,
         time: None,
+        threads: None,
     }))
 }
 

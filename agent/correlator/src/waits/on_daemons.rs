@@ -1,0 +1,119 @@
+//! Daemons in the room of waits: their threads are followed while a request is in flight, and the path from its receipt to its answer.
+//!
+//! Called by `correlator.rs`. The path goes backwards from the thread that sent the answer, along wake-ups by threads of the same
+//! daemon. It does not leave the daemon: what a daemon executed has spans of its own, and who sends it something is no cause.
+//! Does not: know requests, or judge whether a path belongs to one.
+
+use sandglass_model::daemons::DaemonProcess;
+use sandglass_model::waits::{TimeReason, WaitGroup};
+use sandglass_model::{ProcessKey, SmolStr, Timestamp};
+
+use crate::daemon_path::{Answered, DaemonPath, Piece, ThreadAt};
+use crate::waits::busy::BusyDaemon;
+use crate::waits::path::{Segment, State, critical_path};
+use crate::waits::{LOSS_REACH_NS, Waits};
+
+impl Waits {
+    /// A daemon whose threads are followed has a request in flight.
+    pub(crate) fn on_daemon_busy(&mut self, daemon: &DaemonProcess) {
+        // One that is below a plugin has its waits there.
+        if self.is_active && !self.processes.contains_key(&daemon.process) {
+            self.daemons.add(daemon.process, &daemon.name);
+        }
+    }
+
+    /// It has none any more.
+    pub(crate) fn on_daemon_idle(&mut self, daemon: ProcessKey) {
+        self.daemons.remove(daemon);
+        self.forget_unused();
+    }
+
+    /// Waits of daemons' threads were left out or lost at or shortly before `at`. Returns since when nothing is known of them.
+    pub(crate) fn on_daemons_limited(&mut self, at: Timestamp) -> Timestamp {
+        let since = Timestamp(at.0.saturating_sub(LOSS_REACH_NS));
+        self.daemons.known.lose(since, at);
+        since
+    }
+
+    /// What the threads of a daemon did from the receipt of a request to its answer. `None` when nothing of that was recorded.
+    pub(crate) fn daemon_path(&mut self, request: &Answered) -> Option<DaemonPath> {
+        let received = request.received;
+        if !self.daemons.known.overlaps(received.at, request.end) {
+            return None;
+        }
+        let daemon = self.daemons.get_mut(request.daemon)?;
+        let woke = || daemon.woke(request.client, received.at, request.end);
+        let replied = request.replied.or_else(woke)?;
+        for end in [received, replied] {
+            enter(daemon, request.daemon, end);
+        }
+        self.path_between(request.daemon, received, replied)
+    }
+
+    /// What the threads of a daemon did from the receipt of a request until one of them did something else.
+    pub(crate) fn path_between(&self, daemon: ProcessKey, received: ThreadAt, last: ThreadAt) -> Option<DaemonPath> {
+        let daemon = self.daemons.get(daemon)?;
+        let path = critical_path(daemon.threads.by_id(), last.thread, received.at, last.at);
+        let is_chained = path.first().is_some_and(|first| first.thread == received.thread)
+            && path.iter().all(|segment| segment.state != State::Unknown);
+        let pieces = path.into_iter().flat_map(|segment| self.pieces(daemon, segment));
+        Some(DaemonPath {
+            pieces: pieces.collect(),
+            is_chained,
+        })
+    }
+
+    /// A segment, in parts where it is known and where it is not. A sleep was seen; that a thread ran is known only where its sleeps
+    /// would have been.
+    fn pieces(&self, daemon: &BusyDaemon, segment: Segment) -> Vec<Piece> {
+        let piece = |from, to, what| Piece {
+            from,
+            to,
+            thread: segment.thread,
+            what,
+        };
+        let known = |reason: TimeReason, what: String, by: SmolStr, confidence| {
+            let wait = WaitGroup {
+                reason,
+                ns: 0,
+                count: 1,
+                what,
+                who: daemon.name.clone(),
+                by,
+                confidence,
+            };
+            Some((reason, reason.is_wait().then_some(wait)))
+        };
+        let reason = match segment.state {
+            State::Unknown => return vec![piece(segment.from, segment.to, None)],
+            State::Asleep(evidence) => {
+                let what = match self.evidence.get(evidence) {
+                    Some(why) => known(why.reason, why.what.clone(), why.by.clone(), why.confidence),
+                    None => known(TimeReason::Other, String::new(), SmolStr::default(), None),
+                };
+                return vec![piece(segment.from, segment.to, what)];
+            }
+            State::Running => TimeReason::Processor,
+            State::Runnable => TimeReason::RunQueue,
+            State::Throttled => TimeReason::Throttled,
+        };
+        let full_from = daemon.full_from.unwrap_or(segment.to).max(segment.from).min(segment.to);
+        let parts = self.daemons.known.parts(segment.from, full_from).into_iter();
+        let parts = parts.chain([(full_from, segment.to, false)]);
+        parts
+            .filter(|(from, to, _)| from < to)
+            .map(|(from, to, is_known)| {
+                let what = is_known.then(|| known(reason, String::new(), SmolStr::default(), None));
+                piece(from, to, what.flatten())
+            })
+            .collect()
+    }
+}
+
+/// Enters a thread that received or sent, and may have no wait.
+fn enter(daemon: &mut BusyDaemon, process: ProcessKey, end: ThreadAt) {
+    let is_known = daemon.threads.by_id().contains_key(&end.thread);
+    if !is_known || end.begin.0 > 0 {
+        daemon.threads.thread(process, end.thread, end.begin);
+    }
+}
