@@ -25,7 +25,7 @@ pub fn watch(test: &str) -> Option<Watch> {
 }
 
 /// The same, where a plugin counts as slow after this time.
-fn watch_after(test: &str, waits_after: Option<Duration>) -> Option<Watch> {
+pub fn watch_after(test: &str, waits_after: Option<Duration>) -> Option<Watch> {
     let options = LinuxOptions {
         waits_after,
         ..default_source().unwrap()
@@ -47,7 +47,7 @@ fn watch_after(test: &str, waits_after: Option<Duration>) -> Option<Watch> {
 const PYTHON: &str = "/usr/bin/python3";
 
 /// A daemon of its own process.
-struct Daemon {
+pub struct Daemon {
     child: Child,
     /// Where it listens: the path of a unix socket, or a port.
     place: String,
@@ -68,7 +68,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 impl Daemon {
-    fn start(directory: &Path, unix: bool) -> Daemon {
+    pub fn start(directory: &Path, unix: bool) -> Daemon {
         Daemon::start_below(&[], directory, unix)
     }
 
@@ -99,7 +99,7 @@ impl Daemon {
     }
 
     /// A plugin of this name that has `steps` done for it.
-    fn shim(&self, watch: &Watch, name: &str, steps: &Value) -> PathBuf {
+    pub fn shim(&self, watch: &Watch, name: &str, steps: &Value) -> PathBuf {
         let body = format!(
             "exec {PYTHON} -B {} '{}' '{steps}'",
             source("shim.py").display(),
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// What it has logged of so many requests: it logs an answer after it has sent it.
-    fn logged(&self, requests: usize) -> Vec<Value> {
+    pub fn logged(&self, requests: usize) -> Vec<Value> {
         let lines = || std::fs::read_to_string(&self.log).unwrap().lines().count();
         for _ in 0..200 {
             if lines() >= requests {
@@ -146,7 +146,7 @@ pub fn trace_of<'t>(traces: &'t [Trace], sandbox: &str) -> &'t Trace {
 }
 
 /// The longest request: beside it there is gRPC's exchange of settings, and what the interpreter may look up.
-fn request(trace: &Trace) -> (&Span, &DaemonDetail) {
+pub fn request(trace: &Trace) -> (&Span, &DaemonDetail) {
     let spans = trace.spans.iter();
     let requests = spans.filter_map(|span| Some((span, span.detail.as_daemon()?)));
     let longest = requests.max_by_key(|(span, _)| span.duration_ns(span.start));
@@ -188,7 +188,7 @@ pub fn is_seen(test: &str, detail: &DaemonDetail, pressure: Pressure) -> bool {
 }
 
 /// All traces, once the plugin of this sandbox has ended well.
-fn ended(watch: &Watch, sandbox: &str) -> Vec<Trace> {
+pub fn ended(watch: &Watch, sandbox: &str) -> Vec<Trace> {
     watch.wait("the end of the plugin", |events| {
         let traces = traces_of(events.to_vec());
         let of = |trace: &&Trace| trace.sandbox.as_ref().is_some_and(|id| id.0 == sandbox);
@@ -199,7 +199,7 @@ fn ended(watch: &Watch, sandbox: &str) -> Vec<Trace> {
     })
 }
 
-fn id(number: usize) -> String {
+pub fn id(number: usize) -> String {
     format!("{number}c{:0>62}", 5)
 }
 

@@ -78,7 +78,7 @@ fn agree(what: &str, ours: u64, theirs: u64, pressure: Pressure) {
 }
 
 /// A process named `lock-holder` that has the file locked for so long, from when this returns.
-fn holder(watch: &Watch, path: &Path, seconds: f64) -> std::process::Child {
+pub fn holder(watch: &Watch, path: &Path, seconds: f64) -> std::process::Child {
     let program = watch.directory.path().join("lock-holder");
     if !program.exists() {
         std::fs::copy("/usr/bin/flock", &program).unwrap();

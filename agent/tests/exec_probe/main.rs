@@ -8,6 +8,7 @@ mod bounds;
 #[path = "../collected/mod.rs"]
 mod collected;
 mod cri;
+mod daemon_threads;
 mod daemons;
 mod detection;
 mod dhcp;

@@ -275,6 +275,34 @@ fn a_new_process_waits_for_a_processor_from_its_creation_on() {
     assert!(!waited.is_empty());
 }
 
+/// Threads of processes that have ended take no room from others, where the programs stay attached: more have run than the kernel side
+/// remembers, and the begin of a sleep is still seen, not recovered.
+#[test]
+fn sleeps_are_seen_however_many_processes_have_run() {
+    const TEST: &str = "sleeps_are_seen_however_many_processes_have_run";
+    let Some(watch) = watch(TEST, 0) else { return };
+    let many =
+        "for i in 1 2 3 4 5 6 7 8; do (n=0; while [ $n -lt 560 ]; do sleep 0.001; n=$((n + 1)); done) & done; wait";
+    let script = watch.script("many", many);
+    let began = std::time::Instant::now();
+    wait_for(plugin(&script, "many").spawn().unwrap());
+    eprintln!("{TEST}: 4480 processes in {:?}", began.elapsed());
+    std::thread::sleep(Duration::from_secs(1));
+    let script = watch.script("last", "sleep 0.25");
+    let last = clock::now();
+    wait_for(plugin(&script, "last").spawn().unwrap());
+    let is_sleep = |event: &Event| match &event.body {
+        Body::ThreadWoken(wake) => {
+            let is_long = event.at.since(wake.slept_from) >= 240_000_000;
+            (event.at > last && is_long && wake.stack.iter().any(|name| name.contains("nanosleep")))
+                .then_some(wake.recovered)
+        }
+        _ => None,
+    };
+    let recovered = watch.wait("the sleep", |events| events.iter().find_map(is_sleep));
+    assert!(!recovered, "the kernel side had no room for the thread");
+}
+
 /// A plugin that is fast enough, and one without the programs.
 #[test]
 fn fast_plugins_and_other_rungs_have_no_waits() {

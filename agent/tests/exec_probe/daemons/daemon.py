@@ -1,11 +1,14 @@
 """A daemon behind shims, as tests start it: HTTP on a unix socket, or frames of HTTP/2 as gRPC sends them on loopback TCP.
 
-A request is a JSON object: its id, and for how long to wait and what to run, in order. Each connection has a thread. What was
-received and answered when, on the boot clock, and which processes ran for it, goes to the log, one JSON object a line.
+A request is a JSON object: its id, and for how long to wait, what to run and which files to lock, in order. Each connection has a
+thread, which does that, or hands the request over to one of a few workers. What was received and answered when, on the boot clock,
+which processes ran for it, and since when and until when it waited for locks, goes to the log, one JSON object a line.
 """
 
+import fcntl
 import json
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -16,6 +19,8 @@ from frames import PREFACE, frame, read_exactly, read_frame
 
 CLOCK_BOOTTIME = 7
 LOCK = threading.Lock()
+WORKERS = 4
+HANDED_OVER = queue.Queue()
 
 
 def now():
@@ -25,7 +30,14 @@ def now():
 def work(request):
     """Does what a request says. Returns the processes that ran for it."""
     pids = []
+    request["locked"] = []
     for step in request["steps"]:
+        if isinstance(step, dict):
+            with open(step["lock"], "w") as file:
+                wanted = now()
+                fcntl.flock(file, fcntl.LOCK_EX)
+                request["locked"].append([step["lock"], wanted, now()])
+            continue
         if isinstance(step, list):
             child = subprocess.Popen(step)
             pids.append(child.pid)
@@ -36,7 +48,7 @@ def work(request):
 
 
 def log(into, request, received, answered, pids):
-    line = {"id": request["id"], "received": received, "answered": answered, "pids": pids}
+    line = {"id": request["id"], "received": received, "answered": answered, "pids": pids, "locked": request["locked"]}
     with LOCK:
         into.write(json.dumps(line) + "\n")
         into.flush()
@@ -52,12 +64,31 @@ def serve_http(connection, into):
     while len(body) < length:
         body += connection.recv(65536)
     request = json.loads(body)
+    if request.get("hand_over"):
+        done = threading.Event()
+        HANDED_OVER.put((connection, into, request, received, done))
+        done.wait()
+    else:
+        answer_http(connection, into, request, received)
+
+
+def answer_http(connection, into, request, received):
     pids = work(request)
     answer = b'{"result": "done"}'
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer)
     answered = now()
     connection.sendall(answer)
     log(into, request, received, answered, pids)
+
+
+def serve_handed_over():
+    while True:
+        connection, into, request, received, done = HANDED_OVER.get()
+        try:
+            answer_http(connection, into, request, received)
+        except OSError:
+            pass
+        done.set()
 
 
 def serve_frames(connection, into):
@@ -101,6 +132,8 @@ def main():
         listener.bind(("127.0.0.1", int(place)))
     listener.listen(64)
     into = open(log_path, "a")
+    for _ in range(WORKERS):
+        threading.Thread(target=serve_handed_over, daemon=True).start()
     print(listener.getsockname()[1] if handler is serve_frames else place, flush=True)
     while True:
         connection, _ = listener.accept()

@@ -34,7 +34,10 @@ def frames(connection, body):
 
 def main():
     place, steps = sys.argv[1:]
-    body = json.dumps({"id": os.environ["CNI_CONTAINERID"], "steps": json.loads(steps)}).encode()
+    wanted = json.loads(steps)
+    if isinstance(wanted, list):
+        wanted = {"steps": wanted}
+    body = json.dumps({"id": os.environ["CNI_CONTAINERID"], **wanted}).encode()
     if place.startswith("/"):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(place)
