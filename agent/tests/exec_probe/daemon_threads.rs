@@ -151,7 +151,7 @@ fn what_is_likely_of_a_daemons_workers_is_right() {
         traces = ended(&watch, &id(number));
     }
     let (mut likely, mut ambiguous, mut whole) = (0, 0, 0);
-    for number in 0..8 {
+    for (number, path) in paths.iter().enumerate() {
         let line = lines.iter().find(|line| line["id"] == id(number).as_str()).unwrap();
         let trace = trace_of(&traces, &id(number));
         let (span, detail) = request(trace);
@@ -178,7 +178,7 @@ fn what_is_likely_of_a_daemons_workers_is_right() {
             continue;
         }
         likely += 1;
-        let own = paths[number].display().to_string();
+        let own = path.display().to_string();
         assert!(locks.iter().all(|(what, _)| *what == own), "{number} {time:?}");
         agrees(TEST, locks.iter().map(|(_, ns)| ns).sum(), logged, pressure);
     }

@@ -343,7 +343,7 @@ pub const PLAIN: Machine = Machine {
 /// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for. A kernel of x86_64 with one command line is
 /// booted once, with all its scenes; what a plugin waits for is asserted of [`ROOT`] or [`CHART`] on each.
 #[rustfmt::skip]
-pub const MACHINES: [Machine; 17] = [
+pub const MACHINES: [Machine; 15] = [
     Machine { name: "5.10", series: "5.10", scenes: &[ROOT, CHART_BEFORE_5_11, CHART_AND_SYS_RESOURCE, BPF_AND_PERFMON_BEFORE_5_11, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.1", series: "6.1", scenes: &[ROOT, CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "6.12", series: "6.12", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF, SUSPENDED], ..PLAIN },
@@ -356,15 +356,13 @@ pub const MACHINES: [Machine; 17] = [
     Machine { name: "6.1 without BTF", series: "6.1", flavour: Flavour::WithoutBtf, scenes: &[WITHOUT_BTF], ..PLAIN },
     Machine { name: "6.1 pods", series: "6.1", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.12 pods", series: "6.12", scenes: &[PODS], ..PLAIN },
-    Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", ..PLAIN },
-    Machine { name: "6.12 arm64", platform: &ARM64, series: "6.12", ..PLAIN },
-    Machine { name: "6.12 arm64, pages of 16 KiB", platform: &ARM64, series: "6.12", flavour: Flavour::Pages16, ..PLAIN },
-    Machine { name: "6.1 arm64 capabilities", platform: &ARM64, series: "6.1", scenes: &CAPABILITY_SETS, ..PLAIN },
-    Machine { name: "6.12 arm64 capabilities", platform: &ARM64, series: "6.12", scenes: &CAPABILITY_SETS, ..PLAIN },
+    Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", scenes: &CAPABILITY_SETS, ..PLAIN },
+    Machine { name: "6.12 arm64", platform: &ARM64, series: "6.12", scenes: &CAPABILITY_SETS, ..PLAIN },
+    Machine { name: "6.12 arm64, pages of 16 KiB", platform: &ARM64, series: "6.12", flavour: Flavour::Pages16, scenes: &CAPABILITY_SETS, ..PLAIN },
 ];
 
-/// Each set of capabilities that an agent may have been given.
-const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY];
+/// All privileges, then each set of capabilities that an agent may have been given.
+const CAPABILITY_SETS: [Scene; 4] = [ROOT, CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY];
 /// Those, as the chart has the agent run where SELinux enforces, and what a container runs as otherwise.
 const SELINUX: [Scene; 4] = [
     CHART_AS_SPC,
