@@ -109,7 +109,7 @@ always_inline void look_at_thread(void *seq, struct task_struct *task, struct As
 	if (state & TASK_DEAD)
 		return;
 	if (state == 0) {
-		int on_cpu = 1;
+		uint8_t on_cpu = 1;
 		if (FIELD_EXISTS(((struct task_struct___smp *)task)->on_cpu))
 			READ(on_cpu, ((struct task_struct___smp *)task)->on_cpu);
 		flags = on_cpu ? LOOK_RUNS : LOOK_RUNNABLE;

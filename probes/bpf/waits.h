@@ -30,9 +30,10 @@ static long (*const bpf_get_task_stack)(struct task_struct *task, void *buf, uin
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-// With CONFIG_SMP.
+// With CONFIG_SMP. One byte on Linux 7.2, with another field behind it, and an int before; 0 or 1 in either, and this project's
+// architectures have the low byte first.
 struct task_struct___smp {
-	int on_cpu;
+	uint8_t on_cpu;
 };
 
 #pragma clang attribute pop
@@ -362,7 +363,7 @@ always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *
 // It has not left the processor: no sleep that nobody saw begin.
 always_inline int is_on_processor(struct task_struct *task)
 {
-	int on_cpu = 0;
+	uint8_t on_cpu = 0;
 	if (FIELD_EXISTS(((struct task_struct___smp *)task)->on_cpu))
 		READ(on_cpu, ((struct task_struct___smp *)task)->on_cpu);
 	return on_cpu;
