@@ -30,8 +30,8 @@ pub struct CorrelatorConfig {
     pub max_processes: usize,
     /// Bound on the spans of one trace.
     pub max_spans: usize,
-    /// Bound on sandboxes and on pods remembered after their traces closed, for links and attempt numbers. The default is eight times what
-    /// the largest nodes run (the kubelet allows 110 pods by default); of each ended sandbox about 1.5 KiB is kept.
+    /// Bound on sandboxes and on pods remembered after their traces closed, for links and attempt numbers. The default is some
+    /// eighteen times the pods that a kubelet allows by default (110); of each ended sandbox about 1.5 KiB is kept.
     pub max_remembered: usize,
     /// Deadlines, thresholds and bounds for traffic.
     pub traffic: TrafficBounds,

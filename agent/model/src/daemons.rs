@@ -72,7 +72,7 @@ pub struct DaemonProcess {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub thread: u32,
     /// When that thread was created; 0 where that is not known.
-    #[serde(default, skip_serializing_if = "is_boot")]
+    #[serde(default, skip_serializing_if = "is_unknown")]
     pub thread_begin: Timestamp,
     /// The waits of its threads are recorded, since its receipt of a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -85,7 +85,7 @@ pub struct DaemonProcess {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_boot(at: &Timestamp) -> bool {
+fn is_unknown(at: &Timestamp) -> bool {
     at.0 == 0
 }
 

@@ -180,7 +180,7 @@ impl Request {
     }
 
     /// Its daemon, while that has it and its threads are followed.
-    pub(super) fn busies(&self) -> Option<&DaemonProcess> {
+    pub(super) fn busy_daemon(&self) -> Option<&DaemonProcess> {
         let is_there = self.is_followed && !self.is_over && self.arrived.is_some();
         self.daemon.as_ref().filter(|_| is_there)
     }

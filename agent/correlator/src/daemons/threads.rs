@@ -19,7 +19,7 @@ use crate::open_trace::ending::Cut;
 impl Daemons {
     /// Notes requests that are in flight at the same daemon at the same time.
     pub(super) fn share(&mut self, number: u64, at: Timestamp) {
-        let busy = self.requests.get(&number).and_then(Request::busies);
+        let busy = self.requests.get(&number).and_then(Request::busy_daemon);
         let Some(process) = busy.map(|daemon| daemon.process) else {
             return;
         };
@@ -39,7 +39,7 @@ impl Daemons {
 
     /// Reports which daemons have requests by now, of those whose threads are followed.
     pub(super) fn report_busy(&mut self, ctx: &mut Context) {
-        let busy = || self.requests.values().filter_map(Request::busies);
+        let busy = || self.requests.values().filter_map(Request::busy_daemon);
         for daemon in busy() {
             if !self.busy.contains(&daemon.process) {
                 self.busy.push(daemon.process);

@@ -231,30 +231,12 @@ impl Waits {
 
     /// How many waits the kernel side has left out since the last call, and the event of that.
     pub fn limited(&mut self) -> Option<(u64, Event)> {
-        let count = self.maps.limited();
-        let event = Event {
-            at: clock::now(),
-            body: Body::Limited {
-                probe: PROBE.to_owned(),
-                netns: 0,
-                source: None,
-            },
-        };
-        (count > 0).then_some((count, event))
+        left_out(self.maps.limited(), PROBE)
     }
 
     /// The same, of threads of daemons.
     pub fn limited_daemons(&mut self) -> Option<(u64, Event)> {
-        let count = self.maps.limited_daemons();
-        let event = Event {
-            at: clock::now(),
-            body: Body::Limited {
-                probe: DAEMON_THREADS.to_owned(),
-                netns: 0,
-                source: None,
-            },
-        };
-        (count > 0).then_some((count, event))
+        left_out(self.maps.limited_daemons(), DAEMON_THREADS)
     }
 
     /// The event of a wake-up.
@@ -320,6 +302,19 @@ pub fn ran(record: &RunRecord) -> Event {
             },
         })),
     }
+}
+
+/// The event of waits that were left out, with their number; `None` of none.
+fn left_out(count: u64, probe: &str) -> Option<(u64, Event)> {
+    let event = || Event {
+        at: clock::now(),
+        body: Body::Limited {
+            probe: probe.to_owned(),
+            netns: 0,
+            source: None,
+        },
+    };
+    (count > 0).then(|| (count, event()))
 }
 
 /// Waits are recorded from now on, or not any more.
