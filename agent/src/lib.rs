@@ -19,6 +19,7 @@ pub mod health;
 pub mod http;
 pub mod identity;
 pub mod ip_pools;
+pub mod log;
 pub mod log_file;
 pub mod node;
 pub mod pem;

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use clap::Parser;
 use sandglass::cli::{self, Cli, Command};
 use sandglass::log_file::{self, LogFile};
-use sandglass::{commands, resident};
-use tracing_subscriber::EnvFilter;
+use sandglass::{commands, log, resident};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 fn main() -> ExitCode {
@@ -19,14 +19,8 @@ fn main() -> ExitCode {
             return cli::refuse(&error);
         }
     };
-    let filter =
-        EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter(&cli.command)));
     let (writer, on_terminal) = log_writer(&cli.command);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(on_terminal)
-        .with_writer(writer)
-        .init();
+    log::start(usual_lines(&cli.command), writer, on_terminal);
     let is_service = is_service(&cli.command);
     match commands::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,7 +47,7 @@ fn log_writer(command: &Command) -> (BoxMakeWriter, bool) {
             return (BoxMakeWriter::new(Mutex::new(file)), false);
         }
     }
-    (BoxMakeWriter::new(std::io::stderr), std::io::stderr().is_terminal())
+    (log::to_stderr(), std::io::stderr().is_terminal())
 }
 
 fn is_service(command: &Command) -> bool {
@@ -61,9 +55,9 @@ fn is_service(command: &Command) -> bool {
 }
 
 /// The log filter without `SANDGLASS_LOG`. `replay` ends with a result that names what failed, so its log repeats none.
-fn default_filter(command: &Command) -> &'static str {
+fn usual_lines(command: &Command) -> Targets {
     match command {
-        Command::Replay(_) => "warn,sandglass::sinks::otlp=error",
-        _ => "info",
+        Command::Replay(_) => log::quiet(),
+        _ => log::info(),
     }
 }

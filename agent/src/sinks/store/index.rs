@@ -65,7 +65,7 @@ pub struct TraceIndex {
     /// each once, in the order of [`TimeReason::ALL`].
     pub waits: Vec<TimeReason>,
     /// Lower-case text that the text filter searches, at most [`MAX_TEXT`] bytes.
-    pub text: String,
+    pub text: Box<str>,
     /// Begin of the root, nanoseconds since 1970.
     pub start_unix_ns: u64,
 }
@@ -156,7 +156,7 @@ pub fn cause(span: &Span) -> Option<&Cause> {
 }
 
 /// Every text by which a person may search for the trace, cut at [`MAX_TEXT`] bytes.
-fn searched_text(trace: &Trace) -> String {
+fn searched_text(trace: &Trace) -> Box<str> {
     let mut text = SearchedText::default();
     text.add(&trace.identity.namespace);
     text.add(&trace.identity.name);
@@ -191,7 +191,8 @@ fn searched_text(trace: &Trace) -> String {
     for (key, value) in &trace.identity.labels {
         text.add(&format!("{key}={value}"));
     }
-    text.0
+    // A copy: shrunk in place it would leave a hole behind it.
+    Box::from(text.0.as_str())
 }
 
 #[derive(Default)]

@@ -129,7 +129,8 @@ impl Packer {
         // It is reset before each use.
         let mut compress = compress.lock().unwrap_or_else(PoisonError::into_inner);
         match encode(trace, Timestamp(0), &mut compress) {
-            Some(packed) => Content::Packed(packed.into()),
+            // A copy: shrunk in place, each trace would leave a hole behind it as large as itself, which hardly anything fits into.
+            Some(packed) => Content::Packed(Box::from(packed.as_slice())),
             None => plain(),
         }
     }

@@ -65,8 +65,9 @@ impl Owners {
             .by_namespace
             .values()
             .max_by_key(|&namespace| rank(&namespace.all))?;
-        let pod = namespace.by_pod.values().max_by_key(|&pod| rank(pod));
-        let noisy = pod.filter(|pod| pod.len() > namespace.all.len() / NOISY_PART);
+        let most = namespace.all.len() / NOISY_PART;
+        let pods = namespace.by_pod.values().filter(|pod| pod.len() > most);
+        let noisy = pods.max_by_key(|&pod| rank(pod));
         let (_, root) = *noisy.unwrap_or(&namespace.all).first()?;
         Some(root)
     }

@@ -17,7 +17,7 @@ use sandglass::cli::{self, ConfigArgs};
 use sandglass::commands;
 use sandglass::config::{Config, HttpConfig};
 use sandglass::failure::Failure;
-use tracing_subscriber::EnvFilter;
+use sandglass::log;
 
 /// Makes pod sandboxes in a private containerd and shows their traces.
 #[derive(Debug, Parser)]
@@ -50,16 +50,9 @@ fn main() -> ExitCode {
         Err(error) => return cli::refuse(&error),
     };
     // A replay ends with a result on standard output; its warnings would only repeat that.
-    let filter = if args.windows {
-        "warn,sandglass::sinks::otlp=error"
-    } else {
-        "info"
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(filter)))
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    let usual = if args.windows { log::quiet() } else { log::info() };
+    let on_terminal = std::io::stderr().is_terminal();
+    log::start(usual, log::to_stderr(), on_terminal);
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
