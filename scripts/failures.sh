@@ -9,17 +9,17 @@ awk '
     listed && /^    [A-Za-z0-9_:]+$/ { failed[$1] = 1 }
     # What a test returned.
     /^---- .* stdout ----$/ { name = $2; left = 0 }
-    /^Error: / && name != "" && words[name] == "" { left = 8 }
+    /^Error: / && name != "" && words[name] == "" { left = 16 }
     # A thread has the name of its test. The last words count: a property test panics for each attempt.
     /^thread .* panicked at / {
         split($0, part, "\047")
         name = part[2]
         words[name] = ""
-        left = 8
+        left = 16
         sub(/^.* panicked at /, "at ")
     }
     /^stack backtrace:|^note: |^---/ { left = 0 }
-    left > 0 { words[name] = words[name] "\n    " substr($0, 1, 500); left-- }
+    left > 0 && NF { words[name] = words[name] "\n    " substr($0, 1, 500); left-- }
     END {
         for (name in failed)
             printf "%s  %s%s\n", (shown++ ? "" : "\nfailed here:\n"), name, words[name]

@@ -13,7 +13,8 @@ fi
 
 # Name, module, version, way to build, programs; the last of several is built last, so that a build that was interrupted
 # is done again. `folder`: in the module's own folder, against its own go.sum. Jaeger v2.13 is the tag v1.76.0; its go.mod
-# has a replace line, which `go install` refuses; so has Prometheus'. `local`: a program of this tree, in place of a module; each
+# has a replace line, which `go install` refuses; so has Prometheus'. Of Multus `go install` wants a list of versions, which the
+# proxy has only at times; the module has a part of a vendor folder, which is not used. `local`: a program of this tree, in place of a module; each
 # .mod file in its folder pins the modules of one build, and the folder's checksum is the version. `tree`: the same with a single
 # go.mod. `crio`: as `folder`, and pinns, its program in C that makes namespaces.
 table="
@@ -28,7 +29,7 @@ crio        github.com/cri-o/cri-o               v1.34.0  crio     cmd/crio pinn
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger
-multus      gopkg.in/k8snetworkplumbingwg/multus-cni.v4 v4.2.2 install cmd/multus-shim cmd/multus-daemon
+multus      gopkg.in/k8snetworkplumbingwg/multus-cni.v4 v4.2.2 folder  cmd/multus-shim cmd/multus-daemon
 prometheus  github.com/prometheus/prometheus     v0.311.3 folder   cmd/prometheus
 "
 if ! read -r name module version way programs < <(grep "^${1:-} " <<< "$table"); then
@@ -76,7 +77,9 @@ if [ ! -x "$last" ]; then
         folder)
             source=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
             # Prometheus without the clients of every cloud, which find targets.
-            go build -C "$source" -tags=remove_all_sd -o "$place" "./$programs" >&2
+            for program in $programs; do
+                go build -C "$source" -mod=readonly -tags=remove_all_sd -o "$folder/${program##*/}" "./$program" >&2
+            done
             ;;
         crio)
             if ! command -v gcc > /dev/null 2>&1; then

@@ -347,6 +347,7 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
     node.kubectl(&["create", "namespace", namespace]);
     observed.every_query_has_data(|| {
         observed.slow_plugin_wakes(&node, namespace);
+        observed::Observed::long_add(&node, namespace);
         observed.failing_del(&node, namespace);
         for _ in 0..2 {
             workloads::service(&node, namespace);

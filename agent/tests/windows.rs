@@ -201,10 +201,12 @@ impl Windows {
             .nth(1)
             .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
         let failures = printed.split("failures:").nth(1).unwrap_or(&printed);
+        // Indented, so that it stays one message (`scripts/failures.sh`).
+        let failures = failures.trim().replace('\n', "\n    ");
         // timeout(1) ends with 124 when the program did not.
         assert!(
             output.status.success(),
-            "{program} ended with {}: {failures} {}",
+            "{program} ended with {}:\n    {failures}\n    {}",
             output.status,
             text(&output.stderr)
         );

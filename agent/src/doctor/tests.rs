@@ -21,7 +21,7 @@ impl Node {
     fn options(&self) -> DoctorOptions {
         DoctorOptions {
             runtime: RuntimeChoice::Auto,
-            timeout: Duration::from_millis(500),
+            timeout: Duration::from_secs(2),
             pause: Duration::from_millis(10),
             cni: CniOptions::found_below(self.0.path()),
             root: self.0.path().to_owned(),

@@ -141,18 +141,21 @@ impl HttpResponse {
     }
 }
 
-/// Reads until `wanted` has come, or a second has passed; returns all that came.
+/// Reads until `wanted` has come, the peer has closed, or [`PATIENCE`] is over; returns all that came.
 async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 4_096];
-    let limit = Instant::now() + Duration::from_secs(3);
-    while !text.contains(wanted) && Instant::now() < limit {
-        match tokio::time::timeout(Duration::from_secs(1), stream.read(&mut buffer)).await {
+    let limit = tokio::time::Instant::now() + PATIENCE;
+    while !text.contains(wanted) {
+        match tokio::time::timeout_at(limit, stream.read(&mut buffer)).await {
             Ok(Ok(count)) if count > 0 => text.push_str(&String::from_utf8_lossy(&buffer[..count])),
             _ => break,
         }
     }
     text
 }
+
+/// For what must come or end by itself, and otherwise would after a minute or never.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const STREAM: &[u8] = b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n";

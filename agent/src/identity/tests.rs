@@ -20,7 +20,7 @@ const WAIT: Duration = Duration::from_secs(10);
 fn options(endpoint: &str) -> IdentityOptions {
     IdentityOptions {
         runtime: RuntimeChoice::parse(endpoint).unwrap(),
-        timeout: Duration::from_millis(500),
+        timeout: WAIT,
         backoff: (Duration::from_millis(20), Duration::from_millis(50)),
         ask_again: vec![Duration::from_millis(30); 2],
         root: PathBuf::from("/nonexistent"),

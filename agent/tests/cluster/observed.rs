@@ -3,6 +3,7 @@
 //! What is scraped is what the pod's annotations say; windows and waits of the rules are seconds, thresholds are theirs.
 //! Does not: repeat what `tests/dashboards` holds with recordings.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,9 @@ const NOTHING_HERE: &[(&str, &str)] = &[
 
 /// What has data only if the kernel happens to drop such a packet meanwhile.
 const BY_CHANCE: &str = "sandglass_packet_drops_total";
+
+/// Queries whose little data is printed.
+const RARE: usize = 15;
 
 /// Prometheus, Alertmanager and the person on call, watching the agent that is installed.
 pub struct Observed {
@@ -118,6 +122,15 @@ impl Observed {
         );
     }
 
+    /// An ADD that runs for so long that several scrapes see what it waits for: a running operation is looked at once a second, so
+    /// of one of 2 s that is between two scrapes for a moment only.
+    pub fn long_add(node: &Node, namespace: &str) {
+        let pause = node.path("slow-seconds");
+        std::fs::write(&pause, "5\n").unwrap();
+        workloads::slow_job(node, namespace, "long", 1);
+        std::fs::write(&pause, "2\n").unwrap();
+    }
+
     /// DELs that fail, and are repeated, until the cause goes away.
     pub fn failing_del(&self, node: &Node, namespace: &str) {
         let cause = Undo::of(|| {
@@ -176,8 +189,7 @@ impl Observed {
         let excuse = |query: &Query| NOTHING_HERE.iter().find(|(part, _)| query.text.contains(part));
         let (excused, expected): (Vec<Query>, Vec<Query>) =
             questions().into_iter().partition(|query| excuse(query).is_some());
-        let count = expected.len();
-        let open = Mutex::new(expected);
+        let open = Mutex::new(expected.clone());
         let done = AtomicBool::new(false);
         let begin = SystemTime::now();
         std::thread::scope(|scope| {
@@ -193,15 +205,25 @@ impl Observed {
         });
         let mut open = open.into_inner().unwrap();
         // To ask them all takes seconds, in which the data of some came and went.
-        open.retain(|query| !answered_since(&self.prometheus, query, begin) && !query.text.contains(BY_CHANCE));
+        open.retain(|query| seconds_with_data(&self.prometheus, query, begin) == 0 && !query.text.contains(BY_CHANCE));
         println!(
-            "{} of {count} queries returned data; {} cannot here:",
-            count - open.len(),
+            "{} of {} queries returned data; {} cannot here:",
+            expected.len() - open.len(),
+            expected.len(),
             excused.len()
         );
         for (part, reason) in NOTHING_HERE {
             let queries = excused.iter().filter(|query| query.text.contains(part)).count();
             println!("  {queries} about {part}: {reason}");
+        }
+        // Those that a slower or faster machine might leave without any.
+        let mut rare: Vec<(usize, &Query)> = expected
+            .iter()
+            .map(|query| (seconds_with_data(&self.prometheus, query, begin), query))
+            .collect();
+        rare.sort_by_key(|(seconds, _)| *seconds);
+        for (seconds, query) in rare.iter().take(RARE) {
+            println!("  for {seconds} s only: {}: {}", query.place, query.text);
         }
         let with_data: Vec<&Query> = excused
             .iter()
@@ -247,8 +269,8 @@ fn targets(node: &Node) -> Vec<Target> {
     targets
 }
 
-/// Whether there was data at some time from `begin` on, by steps of the tests' scrape interval.
-fn answered_since(prometheus: &Peer, query: &Query, begin: SystemTime) -> bool {
+/// Seconds from `begin` on at which there was data: steps of the tests' scrape interval.
+fn seconds_with_data(prometheus: &Peer, query: &Query, begin: SystemTime) -> usize {
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs();
     let (from, to) = (seconds(begin), seconds(SystemTime::now()));
     let path = format!(
@@ -256,9 +278,13 @@ fn answered_since(prometheus: &Peer, query: &Query, begin: SystemTime) -> bool {
         peers::encode(&query.text)
     );
     let Some(data) = prometheus.api(&path) else {
-        return false;
+        return 0;
     };
     let series = data["result"].as_array().into_iter().flatten();
-    let mut samples = series.flat_map(|series| series["values"].as_array().into_iter().flatten());
-    samples.any(|sample| sample[1] != "NaN")
+    let samples = series.flat_map(|series| series["values"].as_array().into_iter().flatten());
+    let with_data = samples.filter(|sample| sample[1] != "NaN");
+    with_data
+        .map(|sample| sample[0].to_string())
+        .collect::<BTreeSet<_>>()
+        .len()
 }

@@ -121,11 +121,14 @@ X"
         self.node.run("nft add table inet t; nft 'add chain inet t f { type filter hook forward priority 0; }'; nft add rule inet t f ct state invalid drop");
     }
 
-    /// All events once `enough` flows of that kind came.
-    pub fn wait_for(&self, change: FlowChange, enough: usize) -> Vec<(Timestamp, Flow)> {
-        self.watch.wait(&format!("{enough} flows {change:?}"), |events| {
+    /// All events once the ends of `enough` flows came that `are_ours`: others of the node end too.
+    pub fn wait_for_ends(&self, enough: usize, are_ours: impl Fn(&Flow) -> bool) -> Vec<(Timestamp, Flow)> {
+        self.watch.wait(&format!("the ends of {enough} flows"), |events| {
             let all = flows(events);
-            (all.iter().filter(|(_, flow)| flow.change == change).count() >= enough).then_some(all)
+            let ends = all
+                .iter()
+                .filter(|(_, flow)| flow.change == FlowChange::Destroyed && are_ours(flow));
+            (ends.count() >= enough).then_some(all)
         })
     }
 

@@ -79,7 +79,8 @@ fn connect_and_compare(cluster: &Cluster) {
     });
     let after = clock::now();
     cluster.node.run("sleep 0.2; conntrack -F 2>/dev/null");
-    let mut reported = cluster.wait_for(FlowChange::Destroyed, locals.len());
+    let service: SocketAddr = format!("{SERVICE}:{PORT}").parse().unwrap();
+    let mut reported = cluster.wait_for_ends(locals.len(), |flow| flow.destination == service);
     let mut used = BTreeMap::new();
     for local in &locals {
         let (at, flow) = reported
@@ -88,7 +89,7 @@ fn connect_and_compare(cluster: &Cluster) {
             .unwrap();
         assert!(before <= *at && *at <= after, "{before:?} {at:?} {after:?}");
         assert_eq!((flow.netns, flow.protocol), (cluster.node.inode, 6));
-        assert_eq!(flow.destination.to_string(), format!("{SERVICE}:{PORT}"));
+        assert_eq!(flow.destination, service);
         assert!(flow.is_dnat() && flow.is_snat(), "{flow:?}");
         assert_eq!(flow.reply_destination.ip().to_string(), "10.77.2.1");
         *used.entry(flow.reply_source).or_insert(0) += 1;
@@ -96,9 +97,8 @@ fn connect_and_compare(cluster: &Cluster) {
     assert_eq!(used.len(), 3, "all three backends are used: {used:?}");
     let mut seen = witness.finish();
     // Of flows older than the witness it sees the end only, and the other way round: of both, only those of the service.
-    let service = format!("{SERVICE}:{PORT}");
-    reported.retain(|(_, flow)| flow.destination.to_string() == service);
-    seen.retain(|seen| seen.ends[1] == service);
+    reported.retain(|(_, flow)| flow.destination == service);
+    seen.retain(|seen| seen.ends[1] == service.to_string());
     agree(seen, &reported);
     assert_eq!(cluster.watch.lost("conntrack"), 0);
 }
@@ -180,7 +180,7 @@ fn udp_with_and_without_an_answer_and_ipv6() {
     locals.push(silent.local_addr().unwrap().port());
     std::thread::sleep(Duration::from_millis(100));
     cluster.node.run("conntrack -F 2>/dev/null");
-    let reported = cluster.wait_for(FlowChange::Destroyed, 3);
+    let reported = cluster.wait_for_ends(locals.len(), |flow| locals.contains(&flow.source.port()));
     for (number, port) in locals.iter().enumerate() {
         let of = |change| {
             let mut flows = reported.iter().map(|(_, flow)| flow);

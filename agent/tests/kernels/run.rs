@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, fs};
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, anyhow};
 
 use super::boot::Booted;
 use super::console::{Verdict, WAITS, lines};
@@ -88,18 +88,21 @@ pub fn every_machine<P: Send>(
     Ok(())
 }
 
-/// The error of a machine: what was wrong, then what it printed about a test of its own, then all that it printed. Indented, so that
-/// what counts the results of tests here does not count those of the machine (`scripts/count.sh`).
+/// The error of a machine: what was wrong, then what it printed about a test of its own, then all that it printed. What was wrong comes
+/// first: only some lines are repeated at the end of a run (`scripts/failures.sh`). Indented, so that what counts the results of tests
+/// here does not count those of the machine (`scripts/count.sh`).
 fn failed(machine: &Machine, error: Error, console: &str) -> Error {
     let wrong = console.split_once("panicked at ").map_or("", |(_, panic)| {
         panic.split_once("\nnote: ").map_or(panic, |(panic, _)| panic)
     });
-    let indented = console.replace('\n', "\n    ");
-    error.context(format!(
-        "{}\n    {}\n    {indented}\n",
+    let indented = |text: &str| text.replace('\n', "\n    ");
+    anyhow!(
+        "{}: {}\n    {}\n    {}\n",
         machine.name,
-        wrong.replace('\n', "\n    ")
-    ))
+        indented(&format!("{error:#}")),
+        indented(wrong),
+        indented(console)
+    )
 }
 
 /// Compares the report with the machine's file, or writes it, and prints it; with `whole` all that came over the serial line, too.

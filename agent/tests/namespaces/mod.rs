@@ -4,7 +4,7 @@
 //! Does not: judge.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -53,15 +53,32 @@ impl Watch {
         })
     }
 
-    /// Waits until `find` finds something among the events. A failure shows how each probe stands and what it lost.
+    /// Waits until `find` finds something among the events. A failure shows how many there are.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
+        self.wait_showing(what, find, |events| format!("{} events", events.len()))
+    }
+
+    /// The same; a failure shows what `show` makes of the events, and each probe that is not attached as it should be or that
+    /// lost something.
+    pub fn wait_showing<T>(
+        &self,
+        what: &str,
+        find: impl Fn(&[Event]) -> Option<T>,
+        show: impl Fn(&[Event]) -> String,
+    ) -> T {
         self.events.wait_showing(what, find, |events| {
-            let probes = self.health.probes().into_iter().map(|status| {
+            let probes = self.health.probes().into_iter().filter_map(|status| {
                 let lost = self.lost(&status.probe);
-                format!("{status:?}, lost {lost}")
+                let is_well = status.attached && status.consequence.is_empty() && lost == 0;
+                (!is_well).then(|| format!("; {status:?}, lost {lost}"))
             });
-            format!("{} events; {}", events.len(), probes.collect::<Vec<_>>().join("; "))
+            show(events) + &probes.collect::<String>()
         })
+    }
+
+    /// Waits until `find` finds something among the events, for so long at most.
+    pub fn wait_for<T>(&self, longest: Duration, find: impl Fn(&[Event]) -> Option<T>) -> Option<T> {
+        self.events.wait_for(longest, find)
     }
 
     /// What came so far.

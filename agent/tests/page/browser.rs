@@ -89,7 +89,7 @@ impl Browser {
 
     /// Waits until the script returns true.
     pub async fn wait(&self, script: &str) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
             if self.run(script).await? == true {
                 return Ok(());

@@ -1,7 +1,5 @@
 //! The list of sandboxes: empty, alive, filtered, and under a storm of changes.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use sandglass::wall_clock::wall_ns;
 use sandglass_model::time::SECOND;
@@ -31,15 +29,9 @@ pub async fn a_list_that_lives(agent: &Agent, browser: &Browser) -> Result<()> {
     browser.keys("j").await?;
     let first = samples::usual("shop", "arrives-live-0", 77, wall_ns() - SECOND);
     agent.store.update(first);
-    let arrived = Instant::now();
     browser
         .wait("return document.querySelector('a.row .pod').textContent === 'arrives-live-0'")
         .await?;
-    ensure!(
-        arrived.elapsed() < Duration::from_secs(2),
-        "it took {:?} to arrive",
-        arrived.elapsed()
-    );
     ensure!(
         browser.text(".stuck").await?.contains("iptables"),
         "the stuck operation is not shown"

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use sandglass::config::Period;
+use sandglass::log;
 use sandglass_demo::client::Talk;
 use sandglass_demo::networks::Network;
 use sandglass_demo::pods::Pod;
@@ -22,14 +23,14 @@ pub const MARK: &str = "SANDGLASS_IN_GUEST";
 /// Of a call to the runtime.
 const DEADLINE: Duration = Duration::from_secs(240);
 
+/// How long a lookup may still be tried with the next name of its search path.
+const SEARCH_GAP: Duration = Duration::from_secs(5);
+
 /// Makes pods and judges their traces; panics where something is wrong.
 pub fn pods() {
     // The loader logs what each program took.
-    tracing_subscriber::fmt()
-        .with_env_filter("info,sandglass::sources::linux::loader=debug")
-        .with_ansi(false)
-        .with_writer(std::io::stdout)
-        .init();
+    let lines = log::info().with_target("sandglass::sources::linux::loader", tracing::Level::DEBUG);
+    log::start(lines, log::to_stdout(), false);
     tokio::runtime::Runtime::new().unwrap().block_on(traced());
 }
 
@@ -48,6 +49,12 @@ async fn traced() {
     config.cni.conf_dir = Some(node.rig.conf_dir(Network::Plain));
     config.correlation.settle = Period::from_secs(20);
     config.correlation.runtime_wait = Period::from_secs(200);
+    // The pod's program paused for longer than the default between two names of its search path.
+    config.traffic.search_gap = Period::from_secs(SEARCH_GAP.as_secs());
+    // The same between the answer and the connection.
+    config.traffic.ready_grace = Period::from_secs(5);
+    // A lookup is over SEARCH_GAP after its last answer. A trace that ends before would show it without its result.
+    config.traffic.ready_deadline = Period::from_secs(60);
     let mut agent = Agent::of(&node, &config, TEST).await.expect("an agent");
     println!("ready after: {} ms", begin.elapsed().as_millis());
     for probe in agent.probes() {
@@ -70,6 +77,8 @@ async fn traced() {
     };
     let mut records = node.make(vec![web]).await;
     records.extend(node.make(vec![billing]).await);
+    // The deletion ends the trace too.
+    tokio::time::sleep(SEARCH_GAP).await;
     scenarios::delete(&node.cri, &mut records[0]).await.unwrap();
     let reports = agent.settle_facts(&records).await;
     for report in &reports {

@@ -84,6 +84,7 @@ impl Node {
     /// Configuration of an agent for this node. No page: ports are scarce, and the test `page` does.
     pub fn config(&self) -> Config {
         let mut config = Config::default();
+        config.traffic.ready_deadline = READY_DEADLINE;
         config.cri.endpoint = format!("unix://{}", self.rig.cri_socket().display());
         config.cni.bin_dirs = vec![self.rig.bin_dir()];
         config
@@ -131,6 +132,10 @@ impl Node {
         }
     }
 }
+
+/// How long an agent waits for a sandbox's first traffic: longer than the lookup takes of which a query is dropped. One that sends
+/// nothing delays its trace by as much.
+pub const READY_DEADLINE: Period = Period::from_secs(8);
 
 /// Where a test's events are recorded: `RECORD_INTO=DIR cargo test --test end_to_end` makes the golden recordings anew.
 pub fn recording(test: &str) -> Option<PathBuf> {
@@ -182,10 +187,8 @@ impl Agent {
         Agent::start_at(config, rig, test, false).await
     }
 
-    /// The same, for a node with a network namespace of its own. Sandboxes that send nothing are not waited for long.
+    /// The same, for a node with a network namespace of its own.
     async fn start_at(config: &Config, rig: Option<&Rig>, test: &str, serve: bool) -> Option<Agent> {
-        let mut config = config.clone();
-        config.traffic.ready_deadline = Period::from_secs(8);
         let (sender, closed) = mpsc::channel();
         let options = app::StartOptions {
             node_netns: rig.map(Rig::node_netns),
@@ -199,7 +202,7 @@ impl Agent {
             record_only: true,
             ..app::StartOptions::default()
         };
-        match app::start(&config, options).await {
+        match app::start(config, options).await {
             Ok(app) => Some(Agent {
                 app,
                 closed,

@@ -35,7 +35,7 @@ async fn answers_are_read() {
             }],
         }),
     );
-    let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     assert_eq!(cri.version().await.unwrap().runtime_name, "scripted");
     let sandboxes = cri.list_pod_sandbox().await.unwrap();
     assert_eq!(sandboxes[0].id, "abc");
@@ -51,7 +51,7 @@ async fn unknown_fields_and_empty_answers_are_fine() {
     message.extend([0xba, 0x3e, 2, b'h', b'i', 0xc0, 0x3e, 7]);
     runtime.on("Version", ScriptedResponse::Message(message));
     runtime.on("Status", ScriptedResponse::Body(Vec::new()));
-    let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     assert_eq!(cri.version().await.unwrap().runtime_name, "x");
     assert_eq!(cri.status(false).await.unwrap().status, None::<RuntimeStatus>);
 }
@@ -60,7 +60,7 @@ async fn unknown_fields_and_empty_answers_are_fine() {
 async fn a_refusal_keeps_its_status_and_message() {
     let runtime = Runtime::start();
     runtime.on("PodSandboxStatus", ScriptedResponse::Status(5, "no such sandbox"));
-    let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     let error = cri.pod_sandbox_status("abc", false).await.unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
     assert!(format!("{error:?}").contains("no such sandbox"));
@@ -73,7 +73,7 @@ async fn a_refusal_keeps_its_status_and_message() {
 #[tokio::test]
 async fn garbage_is_an_error_and_the_next_call_works() {
     let runtime = Runtime::start();
-    let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     for garbage in [
         ScriptedResponse::Body(b"\x00\xff\xff\xff\xff".to_vec()),
         ScriptedResponse::Body(b"hello".to_vec()),
@@ -104,12 +104,10 @@ async fn an_oversized_answer_is_refused() {
 async fn a_slow_runtime_meets_the_deadline() {
     let runtime = Runtime::start();
     runtime.on("Version", ScriptedResponse::Slow(30 * SECOND, Vec::new()));
-    let cri = Cri::connect(&runtime.endpoint(), Duration::from_millis(200))
-        .await
-        .unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 2 * SECOND).await.unwrap();
     let begin = Instant::now();
     assert!(matches!(cri.version().await, Err(CriError::Deadline { .. })));
-    assert!(begin.elapsed() < 5 * SECOND);
+    assert!(begin.elapsed() < 20 * SECOND);
     runtime.on("Version", version());
     assert!(cri.version().await.is_ok());
 }
@@ -118,7 +116,7 @@ async fn a_slow_runtime_meets_the_deadline() {
 async fn a_restarted_runtime_is_found_again() {
     let runtime = Runtime::start();
     runtime.on("Version", version());
-    let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     assert!(cri.version().await.is_ok());
     runtime.stop().await;
     assert!(matches!(cri.version().await, Err(CriError::Connect { .. })));
@@ -134,7 +132,7 @@ async fn a_restarted_runtime_is_found_again() {
 async fn making_a_sandbox_is_never_repeated() {
     let runtime = Runtime::start();
     runtime.on("RunPodSandbox", ScriptedResponse::Http(503));
-    let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
+    let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     assert!(
         cri.run_pod_sandbox(PodSandboxConfig::default(), "", SECOND)
             .await

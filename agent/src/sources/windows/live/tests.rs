@@ -427,7 +427,7 @@ fn a_stop_ends_sessions_and_threads() {
     assert!(etw.until(|| etw.consumers() == 2));
     let began = Instant::now();
     run.stop();
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(20));
     assert_eq!((etw.sessions(), etw.consumers()), (vec![], 0));
 }
 
@@ -536,7 +536,7 @@ fn flows_of_the_virtual_switch_come_when_configured_and_end_in_time() {
         record.u32("SrcPort", 1_024).u32("DstPort", 53).at(AT).build()
     };
     let options = EtwOptions {
-        vfp: Duration::from_millis(300),
+        vfp: Duration::from_secs(2),
         ..options()
     };
     let run = running(options, 64);
