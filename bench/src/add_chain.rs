@@ -180,7 +180,7 @@ const PERIOD_QUICK: Duration = Duration::from_secs(10);
 /// Lower bound on quads: fewer show no distribution.
 const QUADS_LEAST: usize = 4;
 /// ADDs of each block: of the chain, of one plugin.
-const BLOCK: u32 = 4;
+const BLOCK: u32 = 8;
 const BLOCK_ALONE: u32 = 12;
 /// ADDs before each block.
 const WARM_UP: u32 = 1;

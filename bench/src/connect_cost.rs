@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use prometheus_client::metrics::gauge::Gauge;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass::app::settings::default_source;
 use sandglass::failure::Advice as _;
 use sandglass::health::Health;
 use sandglass::sources;
-use sandglass::sources::linux::{self, LinuxSource, ProgramTime};
+use sandglass::sources::linux::{self, LinuxSource};
 use sandglass_model::Body;
 
 use crate::Effort;
@@ -90,8 +90,9 @@ fn transitions(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
         ensure!(refused.is_err(), "port 1 has a listener");
         Ok(())
     };
-    let unrelated = watch.mean("on_set_state", rounds, listen)?;
-    let related = watch.mean("on_set_state", rounds, refused)?;
+    let programs = ["on_set_state", "on_set_state_within"];
+    let unrelated = watch.mean(&programs, rounds, listen)?;
+    let related = watch.mean(&programs, rounds, refused)?;
     Ok(vec![
         Figure::new(
             "kernel time per change of state that is no connection's set-up",
@@ -107,7 +108,7 @@ fn transitions(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
 
 fn flows(watch: &Watch, namespace: &Namespace, effort: Effort) -> Result<Vec<Figure>> {
     let rounds = effort.pick(20_000_u32, 2_000);
-    let mean = watch.mean("on_message", rounds, || namespace.flow())?;
+    let mean = watch.mean(&["on_message"], rounds, || namespace.flow())?;
     Ok(vec![
         Figure::new("kernel time of the filter per flow", mean, Unit::Nanoseconds).at_most(FLOW_NS),
     ])
@@ -236,26 +237,30 @@ impl Watch {
         Ok(Watch { source, connects })
     }
 
-    /// Nanoseconds per run of a program while `play` is repeated: the median of several rounds.
-    fn mean(&self, program: &str, times: u32, play: impl Fn() -> Result<()>) -> Result<f64> {
+    /// Nanoseconds per run of the first of these programs, with the runs of the others at the same events, while `play` is
+    /// repeated: the median of several rounds.
+    fn mean(&self, programs: &[&str], times: u32, play: impl Fn() -> Result<()>) -> Result<f64> {
         let mut means = Vec::new();
         for _ in 0..ROUNDS {
-            let before = self.time(program)?;
+            let (runs_before, ns_before) = self.time(programs)?;
             for _ in 0..times / ROUNDS {
                 play()?;
             }
-            let after = self.time(program)?;
-            let runs = after.run_count - before.run_count;
-            ensure!(runs >= u64::from(times / ROUNDS), "{program} ran only {runs} times");
-            means.push((after.run_time_ns - before.run_time_ns) as f64 / runs as f64);
+            let (runs, ns) = self.time(programs)?;
+            let runs = runs - runs_before;
+            ensure!(runs >= u64::from(times / ROUNDS), "{programs:?} ran only {runs} times");
+            means.push((ns - ns_before) as f64 / runs as f64);
         }
         Ok(median(&means))
     }
 
-    fn time(&self, program: &str) -> Result<ProgramTime> {
-        let mut times = self.source.traffic_run_time().into_iter();
-        let found = times.find(|time| time.program == program);
-        found.with_context(|| format!("no program is called {program}"))
+    /// Runs of the first of these programs so far, and nanoseconds of all of them.
+    fn time(&self, programs: &[&str]) -> Result<(u64, u64)> {
+        let times = self.source.traffic_run_time();
+        let of = |program: &&str| times.iter().find(|time| time.program == **program);
+        let found: Vec<_> = programs.iter().filter_map(of).collect();
+        ensure!(found.len() == programs.len(), "not all of {programs:?} are loaded");
+        Ok((found[0].run_count, found.iter().map(|time| time.run_time_ns).sum()))
     }
 }
 

@@ -14,7 +14,7 @@ use sandglass::sources::linux::LinuxOptions;
 
 use crate::Effort;
 use crate::dns_talk::{SERVER, Talk};
-use crate::probe::{DROP, Probe, RECEIVE, Runs, SEND, since};
+use crate::probe::{DROP, DROP_WITHIN, Probe, RECEIVE, Runs, SEND, since};
 use crate::report::{Figure, Outcome, Unit, median};
 use crate::{lookup_cost, tcp_flow};
 
@@ -98,7 +98,8 @@ fn drop_cost(probe: &Probe, count: u32) -> Result<f64> {
     let runs = since(&before, &probe.runs());
     let drops = runs.iter().find(|runs| runs.program == DROP).context("no drop probe")?;
     ensure!(drops.count >= u64::from(count), "only {} drops", drops.count);
-    Ok(drops.ns as f64 / drops.count as f64)
+    let of_drops = runs.iter().filter(|runs| [DROP, DROP_WITHIN].contains(&&*runs.program));
+    Ok(of_drops.map(|runs| runs.ns).sum::<u64>() as f64 / drops.count as f64)
 }
 
 /// Mean run times of the programs for sending and receiving.

@@ -224,6 +224,8 @@ impl History {
                 parent_thread_start_ns: parent.start_ns,
                 parent_pid: parent.pid,
                 parent_tid: parent.pid,
+                role: ROLE_TRACKED,
+                reserved: 0,
             };
             self.send(process.start_ns, record.bytes().to_vec());
         }

@@ -20,6 +20,8 @@ pub const SEND: &str = "on_send";
 pub const RECEIVE: &str = "on_receive";
 /// See [`SEND`].
 pub const DROP: &str = "on_drop";
+/// The one for drops within a run of [`DROP`], which runs at each of them.
+pub const DROP_WITHIN: &str = "on_drop_within";
 
 /// The probe. Detached when dropped.
 pub struct Probe {

@@ -91,11 +91,11 @@ struct {
 always_inline uint64_t since_of(struct task_struct *task, uint32_t flags)
 {
 	uint32_t tid = tid_of(task);
-	struct sleep *sleep = sleep_of(tid, 0);
+	struct sleep *sleep = sleep_of(task, tid, 0);
 	if (flags & LOOK_RUNS)
 		return 0;
 	if (!sleep)
-		return flags ? 0 : boot_time_of(task);
+		return flags ? 0 : slept_since(task, 0);
 	if (flags & LOOK_RUNNABLE)
 		return sleep->runnable_ns;
 	// An entry that was woken is of a sleep before this one.
@@ -223,18 +223,15 @@ always_inline void look_at_sockets(void *seq, struct task_struct *task, struct S
 	}
 }
 
-// A plugin, what it started, or a step of the runtime. Shims and monitors run as long as their pods: a node has hundreds.
+// A plugin, what it started, or a step of the runtime.
 always_inline int is_looked_at(struct task_struct *task)
 {
 	uint32_t role = role_of(tgid_of(task));
 	if (role != ROLE_RUNTIME)
-		return role == ROLE_TRACKED;
+		return role == ROLE_TRACKED || role == ROLE_RUNTIME_FORK;
 	struct task_struct *leader = 0;
-	char comm[4] = {};
 	READ_TYPED(leader, task->group_leader);
-	READ(comm, leader->comm);
-	// containerd-shim.., conmon
-	return comm[0] != 'c' || comm[1] != 'o' || comm[2] != 'n';
+	return !is_monitor(leader);
 }
 
 SEC("iter/task")

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 // The set-up of TCP connections on the side that connects: started, established, failed. Every other change of a socket's
-// state costs two comparisons. The tracepoint (include/trace/events/sock.h) is called by inet_sk_set_state()
+// state costs two comparisons in each of the two programs. The tracepoint (include/trace/events/sock.h) is called by inet_sk_set_state()
 // (net/ipv4/af_inet.c) before the new state is stored.
 // match-proto: inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)
+#include "recursion.h"
 #include "stream.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -105,17 +106,19 @@ always_inline void put_failure(struct ConnectRecord *record, struct sock *sk)
 		record->flags |= CONNECT_CLOSED;
 }
 
-TRACEPOINT("inet_sock_set_state")
-int on_set_state(uint64_t *ctx)
+always_inline int is_set_up(uint64_t *ctx)
 {
-	int from = ctx[1], to = ctx[2];
-	if (to != TCP_SYN_SENT && from != TCP_SYN_SENT)
-		return 0;
+	return (int)ctx[2] == TCP_SYN_SENT || (int)ctx[1] == TCP_SYN_SENT;
+}
+
+always_inline void report(uint64_t *ctx)
+{
+	int to = ctx[2];
 	struct sock *sk = (void *)ctx[0];
 	uint16_t protocol = 0;
 	READ_TYPED(protocol, sk->sk_protocol);
 	if (protocol != IPPROTO_TCP)
-		return 0;
+		return;
 	struct ConnectRecord record = {};
 	struct tcp_sock *tcp = (void *)sk;
 	if (to == TCP_SYN_SENT) {
@@ -134,6 +137,33 @@ int on_set_state(uint64_t *ctx)
 	READ(record.retransmits, tcp->total_retrans);
 	record.header.ring_bytes = waiting_bytes();
 	output(&record, sizeof(record), record.header.ring_bytes);
+}
+
+// The new state and the local port: a new socket may have the address of one that was just freed.
+always_inline uint64_t detail_of(uint64_t *ctx)
+{
+	struct sock *sk = (void *)ctx[0];
+	uint16_t port = 0;
+	READ_TYPED(port, sk->__sk_common.skc_num);
+	return (uint32_t)ctx[2] << 16 | port;
+}
+
+TRACEPOINT("inet_sock_set_state")
+int on_set_state(uint64_t *ctx)
+{
+	if (!is_set_up(ctx))
+		return 0;
+	mark_reported(ctx[0], detail_of(ctx));
+	report(ctx);
+	return 0;
+}
+
+// Reports what came in an interrupt of the program above: most failures come on a timer, most answers in a received packet.
+TRACEPOINT("inet_sock_set_state")
+int on_set_state_within(uint64_t *ctx)
+{
+	if (is_set_up(ctx) && is_unreported(ctx[0], detail_of(ctx)))
+		report(ctx);
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 // (include/trace/events/skb.h) is called by kfree_skb_reason() (net/core/skbuff.c; with a reason since Linux 5.17); a packet
 // that is freed after use takes consume_skb() instead.
 // match-proto: kfree_skb(struct sk_buff *skb, void *location, enum skb_drop_reason reason, ..)
+#include "recursion.h"
 #include "traffic.h"
 
 #define SECOND 1000000000
@@ -89,7 +90,7 @@ always_inline int is_within_limits(struct DropRecord *record)
 		return 1;
 	uint64_t *count = bpf_map_lookup_elem(&limited, &zero);
 	if (count)
-		*count += 1;
+		__sync_fetch_and_add(count, 1);
 	return 0;
 }
 
@@ -173,28 +174,48 @@ always_inline uint32_t netns_of(struct sk_buff *skb)
 	return inode;
 }
 
-SEC("tp_btf/kfree_skb")
-int on_drop(uint64_t *ctx)
+always_inline int is_ip(struct sk_buff *skb)
+{
+	return skb->protocol == ETH_IP || skb->protocol == ETH_IPV6;
+}
+
+always_inline void report(uint64_t *ctx)
 {
 	struct sk_buff *skb = (void *)ctx[0];
-	uint16_t protocol = skb->protocol, network = skb->network_header;
-	if (protocol != ETH_IP && protocol != ETH_IPV6)
-		return 0;
+	uint16_t network = skb->network_header;
 	struct DropRecord record = {};
 	const uint8_t *transport = 0;
 	uint8_t next = find_transport((const uint8_t *)skb->head + network, &record, &transport);
 	if (!is_wanted(next, transport, &record))
-		return 0;
+		return;
 	record.at_ns = bpf_ktime_get_boot_ns();
 	record.netns = netns_of(skb);
 	if (!is_within_limits(&record))
-		return 0;
+		return;
 	record.location = ctx[1];
 #ifndef NO_REASON
 	record.reason = ctx[2];
 #endif
 	record.ring_bytes = waiting_bytes();
 	output(&record, sizeof(record), record.ring_bytes);
+}
+
+SEC("tp_btf/kfree_skb")
+int on_drop(uint64_t *ctx)
+{
+	if (!is_ip((void *)ctx[0]))
+		return 0;
+	mark_reported(ctx[0], 0);
+	report(ctx);
+	return 0;
+}
+
+// Reports what came in an interrupt of the program above: most packets are dropped when they are received.
+SEC("tp_btf/kfree_skb")
+int on_drop_within(uint64_t *ctx)
+{
+	if (is_ip((void *)ctx[0]) && is_unreported(ctx[0], 0))
+		report(ctx);
 	return 0;
 }
 

@@ -23,6 +23,8 @@
 
 // Four bytes as a number; all supported machines are little-endian.
 #define FOUR(a, b, c, d) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
+// Eight bytes as a number.
+#define EIGHT_OF(a, b, c, d, e, f, g, h) ((uint64_t)FOUR(a, b, c, d) | (uint64_t)FOUR(e, f, g, h) << 32)
 // A byte in all eight places.
 #define EIGHT(byte) (0x0101010101010101ull * (byte))
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 // Processes: CNI plugins (CNI_COMMAND in their environment) and their descendants, what they execute and how they end; and
-// the exec and exit of known runtimes' own processes; both only of trusted processes (trust.h). Every other process costs a
-// lookup in a map, and at exec a search of its environment, and nothing of it leaves the kernel.
+// the exec and exit of known runtimes' own processes, and what these fork until it executes a container's program; all only of
+// trusted processes (trust.h). Every other process costs a lookup in a map, and at exec a search of its environment, and nothing of
+// it leaves the kernel.
 //
 // The tracepoints (include/trace/events/sched.h) are called for every thread of the node: sched_process_fork in
 // kernel_clone() (kernel/fork.c), sched_process_exec in exec_binprm() (fs/exec.c) when the new image is in place,
@@ -97,6 +98,14 @@ always_inline int is_runtime(struct task_struct *task)
 	return 0;
 }
 
+// Shims and monitors run as long as their pods: a node has hundreds. containerd-shim.., conmon.
+always_inline int is_monitor(struct task_struct *leader)
+{
+	char comm[4] = {};
+	READ(comm, leader->comm);
+	return comm[0] == 'c' && comm[1] == 'o' && comm[2] == 'n';
+}
+
 // --- programs ---
 
 // Overwrites an entry that a lost exit left behind and counts its pid twice, which costs a lookup in `processes` and no more.
@@ -131,12 +140,22 @@ int on_fork(uint64_t *ctx)
 	int parent_pid = 0;
 	READ_TYPED(parent_pid, parent->tgid);
 	uint32_t role = role_of(parent_pid);
-	if (role != ROLE_TRACKED && role != ROLE_DAEMON)
+	if (!role || role == ROLE_CALIBRATING)
 		return 0;
-	track(tgid, ROLE_TRACKED);
-	struct ForkRecord record = {};
-	put_header(&record.header, KIND_FORK, child);
 	READ_TYPED(leader, parent->group_leader);
+	struct ForkRecord record = { .role = ROLE_TRACKED };
+	if (role == ROLE_RUNTIME || role == ROLE_RUNTIME_FORK) {
+#ifdef RAW_TP
+		// What is reported of a runtime's fork is what it waits for, which is not recorded here.
+		return 0;
+#endif
+		// What these execute is reported where it is a runtime's step.
+		if (is_monitor(leader))
+			return 0;
+		record.role = ROLE_RUNTIME_FORK;
+	}
+	track(tgid, record.role);
+	put_header(&record.header, KIND_FORK, child);
 	READ_TYPED(record.parent_start_ns, leader->start_boottime);
 	record.parent_pid = parent_pid;
 	int tid = 0;
@@ -193,6 +212,42 @@ always_inline void put_args(struct scratch *s, uint64_t start, uint64_t end)
 		s->exec.args_len = len;
 }
 
+// A file that the process has by itself, as runc executes a copy of runc (CVE-2019-5736): /proc/self/exe, and then a descriptor,
+// which execveat() calls /dev/fd/N (fs/exec.c, alloc_bprm).
+always_inline int is_own_file(struct linux_binprm *bprm)
+{
+	union {
+		char text[16];
+		uint64_t half[2];
+	} name = {};
+	const char *path = 0;
+	READ(path, bprm->filename);
+	bpf_probe_read_kernel_str(name.text, sizeof(name.text), path);
+	if (name.half[0] == EIGHT_OF('/', 'd', 'e', 'v', '/', 'f', 'd', '/'))
+		return 1;
+	return name.half[0] == EIGHT_OF('/', 'p', 'r', 'o', 'c', '/', 's', 'e') && name.text[8] == 'l' &&
+	       name.text[9] == 'f' && name.text[10] == '/';
+}
+
+// What a runtime forked executes a container's program: it is not followed any more. The program's arguments are its own affair.
+always_inline int on_container_exec(struct task_struct *task, struct linux_binprm *bprm)
+{
+	struct scratch *s = scratch();
+	int pid = 0;
+	if (!s)
+		return 0;
+	READ_TYPED(pid, task->tgid);
+	untrack(pid);
+	s->exec = (struct ExecRecord){ .role = ROLE_RUNTIME_FORK };
+	put_process(s, task);
+	put_path(s, bprm);
+	uint64_t size = sizeof(s->exec) + s->exec.path_len;
+	opaque(size);
+	if (size <= sizeof(s->exec) + PATH_MAX)
+		emit(&s->exec.header, size);
+	return 0;
+}
+
 TRACEPOINT("sched_process_exec")
 int on_exec(uint64_t *ctx)
 {
@@ -217,8 +272,13 @@ int on_exec(uint64_t *ctx)
 		else
 			role = is_runtime(task) ? ROLE_RUNTIME : 0;
 		// What was a runtime keeps its entry, and its exit is reported, when it executes a copy of another name, as crun does.
-		if (!role && claim != UNREADABLE)
+		if (!role && was != ROLE_RUNTIME_FORK && claim != UNREADABLE)
 			return 0;
+		if (!role && was == ROLE_RUNTIME_FORK) {
+			if (is_own_file((void *)ctx[2]) && judge(CLAIM_RUNTIME) == TRUSTED)
+				return 0;
+			return on_container_exec(task, (void *)ctx[2]);
+		}
 		int verdict = judge(claim == 1 ? CLAIM_PLUGIN : CLAIM_RUNTIME);
 		// Only what could be a plugin may have been missed: a pod whose environment cannot be read provokes no loss.
 		if (claim == UNREADABLE && verdict == TRUSTED)
@@ -230,7 +290,8 @@ int on_exec(uint64_t *ctx)
 			struct linux_binprm *bprm = (void *)ctx[2];
 			READ(path, bprm->filename);
 			refuse((uint64_t)path, role == ROLE_TRACKED ? CLAIM_PLUGIN : CLAIM_RUNTIME, verdict);
-			return 0;
+			// A container's program that claims to be one is that container's program all the same.
+			return was == ROLE_RUNTIME_FORK ? on_container_exec(task, bprm) : 0;
 		}
 	}
 	if (!was)
@@ -261,19 +322,23 @@ int on_exec(uint64_t *ctx)
 	return 0;
 }
 
+#ifndef RAW_TP
+#include "waits.h"
+#endif
+
 always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 {
 	struct task_struct *task = (void *)ctx[0], *leader = 0;
 	struct signal_struct *signal = 0;
-	int live = 0, status = 0;
+	int live = 0, status = 0, pid = 0, tid = 0;
 	unsigned int flags = 0;
-	// Most exits are of a thread whose process goes on: nothing is looked up for them.
+	// Most exits are of a thread whose process goes on, and not of its first one: nothing is looked up for them.
 	READ_TYPED(signal, task->signal);
 	READ_TYPED(live, signal->live.counter);
-	if (live != 0 && !(with_stdio && is_calibrating()))
-		return 0;
-	int pid = 0;
 	READ_TYPED(pid, task->tgid);
+	READ_TYPED(tid, task->pid);
+	if (live != 0 && tid != pid && !(with_stdio && is_calibrating()))
+		return 0;
 	uint32_t role = role_of(pid);
 	if (!role)
 		return 0;
@@ -282,6 +347,10 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 			calibrate();
 		return 0;
 	}
+#ifndef RAW_TP
+	if (role != ROLE_DAEMON && (live == 0 || tid == pid))
+		put_end(task);
+#endif
 	// Threads that end at the same time may all see zero live threads: the one that removes the entry reports.
 	if (live != 0 || !untrack(pid))
 		return 0;
@@ -316,8 +385,6 @@ int on_exit_stdio(uint64_t *ctx)
 }
 
 #ifndef RAW_TP
-#include "waits.h"
-
 #include "asleep.h"
 #include "extack.h"
 #include "file_locks.h"

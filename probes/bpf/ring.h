@@ -3,8 +3,8 @@
 // wakes the reader. Every object includes it once; agent/src/sources/linux/feed.rs is the other end.
 //
 // A wake-up costs several times what the record does, on both sides, and often on the processor of the very process that
-// is observed. So a record wakes the reader in two cases only: the reader sleeps, or an eighth of the ring is full. An
-// awake reader polls by its own clock. A record cannot be missed: the reader polls once more after it has set `reader`.
+// is observed. So a record wakes the reader in two cases only: the reader sleeps, or an eighth of the ring is full (for waits a
+// smaller part: waits.h). An awake reader polls by its own clock. A record cannot be missed: the reader polls once more after it has set `reader`.
 #pragma once
 
 #include "kernel.h"
@@ -44,8 +44,9 @@ struct {
 always_inline void count_lost(uint32_t slot)
 {
 	uint64_t *count = bpf_map_lookup_elem(&lost, &slot);
+	// Atomic, since an interrupt of the program may count as well.
 	if (count)
-		*count += 1;
+		__sync_fetch_and_add(count, 1);
 }
 
 // Bytes that wait in the ring.

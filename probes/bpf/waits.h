@@ -9,8 +9,13 @@
 //
 // User space also empties `sleeps` then: what a thread did while they were detached is not known.
 //
+// on_switch is attached first, and detached last: a thread that on_waking has seen become runnable, and not seen to sleep again, would
+// seem to run all through its next sleep. A wake-up that comes before on_waking is attached leaves an entry whose thread runs although
+// it was not seen to be woken: see put_unseen_wake().
+//
 // A thread that slept before these programs were attached has no entry in `sleeps`. The begin of its sleep is then taken from
-// se.exec_start, the run queue's clock when the task ran last (kernel/sched/fair.c, update_curr): see boot_time_of().
+// se.exec_start, the run queue's clock when the task ran last (kernel/sched/fair.c, update_curr), but it lies before the attachment in
+// any case: see slept_since().
 //
 // The threads of a daemon are followed too, while it has a request (daemons.h). What one of them did before is not known either, so an
 // entry of an earlier request counts as none. A daemon may have many threads, which work for others: they have half of the room that
@@ -83,14 +88,20 @@ struct {
 	__type(value, struct daemon);
 } daemons SEC(".maps");
 
-// Boot clock minus the run queues' clock. The boot clock is slewed and the other is not, so user space resets it to 0 whenever
-// it attaches the programs, and the first switch learns it.
+struct attachment {
+	// Boot clock minus the run queues' clock. The boot clock is slewed and the other is not.
+	uint64_t clock_offset_ns;
+	// Boot clock. Since then each switch was seen.
+	uint64_t since_ns;
+};
+
+// User space resets it to zeros whenever it attaches or has detached the programs, and the first switch fills it in.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, uint32_t);
-	__type(value, uint64_t);
-} clock_offset SEC(".maps");
+	__type(value, struct attachment);
+} attachments SEC(".maps");
 
 // Records that were left out on purpose: see has_room().
 struct {
@@ -113,6 +124,12 @@ struct {
 #define WAITS_SHARE 16
 // Part of that part that those of daemons may fill: an operation's own threads say more about it.
 #define DAEMONS_SHARE 2
+
+// Part of the ring that is full when a wait wakes an awake reader: half of what the waits of daemons may fill. Other records wake it
+// only when twice the part of waits is full (WAKE_SHARE in ring.h).
+#define WAITS_WAKE_SHARE (WAITS_SHARE * DAEMONS_SHARE * 2)
+// Several records wide: several processors may pass the mark at the same time.
+#define WAITS_WAKE_BAND (4 << 10)
 
 // A record is larger than a program's stack. sched_waking may interrupt itself: an interrupt wakes a task too.
 struct {
@@ -143,6 +160,17 @@ always_inline int has_room(struct daemon *daemon)
 	return 0;
 }
 
+// Emits the record of a wait. The reader is to come before waits are left out: on a busy node they fill their part between two of its
+// polls.
+always_inline void emit_wait(struct RecordHeader *record, uint32_t size)
+{
+	uint64_t mark = bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / WAITS_WAKE_SHARE;
+	if (record->ring_bytes > mark && record->ring_bytes <= mark + WAITS_WAKE_BAND)
+		output_now(record, size);
+	else
+		emit(record, size);
+}
+
 // The waits of this process are recorded. `daemon` becomes its entry if it is one.
 always_inline int has_waits(uint32_t pid, struct daemon **daemon)
 {
@@ -160,12 +188,15 @@ always_inline int has_waits(uint32_t pid, struct daemon **daemon)
 	return 0;
 }
 
-// What is remembered of a thread.
-always_inline struct sleep *sleep_of(uint32_t tid, struct daemon *daemon)
+// What is remembered of a thread: nothing where the entry is of an earlier one of that id, whose last switch was not reported.
+always_inline struct sleep *sleep_of(struct task_struct *task, uint32_t tid, struct daemon *daemon)
 {
 	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
-	uint64_t followed_ns = daemon ? daemon->since_ns : 0;
-	return sleep && sleep->followed_ns == followed_ns ? sleep : 0;
+	uint64_t followed_ns = daemon ? daemon->since_ns : 0, begin = 0;
+	if (!sleep || sleep->followed_ns != followed_ns)
+		return 0;
+	READ_TYPED(begin, task->start_boottime);
+	return sleep->out_ns >= begin ? sleep : 0;
 }
 
 // Remembers a thread. `is_new` if nothing is remembered of it.
@@ -232,25 +263,54 @@ always_inline int rq_clocks(struct task_struct *task, uint64_t *clock, uint64_t 
 	return 1;
 }
 
-// The boot clock's time for when the task ran last; 0 where that is not known.
-always_inline uint64_t boot_time_of(struct task_struct *task)
+// The boot clock's time until which the scheduler has counted a task: of one that sleeps, when it ran last. 0 where that is not known.
+always_inline uint64_t counted_until(struct task_struct *task, struct attachment *attachment)
 {
-	uint32_t zero = 0;
-	uint64_t *offset = bpf_map_lookup_elem(&clock_offset, &zero);
 	uint64_t clock = 0, skew = 0, start = 0;
-	if (!offset || !*offset || !rq_clocks(task, &clock, &skew))
+	if (!rq_clocks(task, &clock, &skew))
 		return 0;
 	READ_TYPED(start, task->se.exec_start);
-	return start ? start + skew + *offset : 0;
+	return start ? start + skew + attachment->clock_offset_ns : 0;
 }
 
-always_inline void learn_clock_offset(struct task_struct *prev)
+// When a task that sleeps and of which nothing is remembered left the processor; 0 where that is not known.
+//
+// The skew of counted_until() is that of now: interrupts since then make the time later than it was (seen: by 1.4 s of a sleep of 6 s,
+// in an emulated machine beside others). And a task that the scheduler moved to another run queue while it slept has no exec_start
+// (kernel/sched/fair.c, enqueue_entity with ENQUEUE_MIGRATED; since Linux 6.12 a task may sleep on its run queue, see sched_delayed).
+// But if it is older than the attachment, it sleeps since before that: it would be remembered otherwise.
+always_inline uint64_t slept_since(struct task_struct *task, struct daemon *daemon)
 {
 	uint32_t zero = 0;
-	uint64_t *offset = bpf_map_lookup_elem(&clock_offset, &zero);
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	uint64_t begin = 0;
+	if (!attachment || !attachment->since_ns)
+		return 0;
+	uint64_t start = counted_until(task, attachment);
+	uint64_t seen = attachment->since_ns;
+	if (daemon) {
+		// Not all of its threads are remembered.
+		if (daemon->threads >= DAEMON_THREADS_MAX)
+			return start;
+		if (daemon->since_ns > seen)
+			seen = daemon->since_ns;
+	}
+	READ_TYPED(begin, task->start_boottime);
+	if (begin > seen)
+		return start;
+	return start && start < seen ? start : seen;
+}
+
+always_inline void learn_attachment(struct task_struct *prev)
+{
+	uint32_t zero = 0;
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
 	uint64_t clock = 0, skew = 0;
-	if (offset && !*offset && rq_clocks(prev, &clock, &skew))
-		*offset = bpf_ktime_get_boot_ns() - clock;
+	if (!attachment || attachment->since_ns || !rq_clocks(prev, &clock, &skew))
+		return;
+	uint64_t now = bpf_ktime_get_boot_ns();
+	attachment->clock_offset_ns = now - clock;
+	attachment->since_ns = now;
 }
 
 always_inline uint64_t processor_time_of(struct task_struct *task)
@@ -301,14 +361,72 @@ always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64
 	put_header(&record.header, KIND_RUN, leader);
 	record.header.at_ns = ran_at;
 	put_times(&record.times, task);
-	emit(&record.header, sizeof(record));
+	// As it was when the thread left the processor: it may have run since, see on_out().
+	record.times.processor_ns = sleep->ran_ns;
+	emit_wait(&record.header, sizeof(record));
+}
+
+// Emits what the scheduler has counted of a thread that ends, if the programs are attached. It counted last up to a tick ago
+// (kernel/sched/fair.c, update_curr): what the thread has run since then is added.
+always_inline void put_end(struct task_struct *task)
+{
+	uint32_t zero = 0;
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	struct task_struct *leader = 0;
+	struct RunRecord record = { .flags = WAIT_ENDED };
+	if (!attachment || !attachment->since_ns || !has_room(0))
+		return;
+	READ_TYPED(leader, task->group_leader);
+	put_header(&record.header, KIND_RUN, leader);
+	record.runnable_ns = record.header.at_ns;
+	put_times(&record.times, task);
+	uint64_t counted = counted_until(task, attachment);
+	if (counted && record.header.at_ns > counted)
+		record.times.processor_ns += record.header.at_ns - counted;
+	emit_wait(&record.header, sizeof(record));
+}
+
+// Begins the record of a sleep from `out` to `woken`: all but who ended it. 0 if it is too short or has no room. The thread does not
+// run yet.
+always_inline struct WakeRecord *begin_wake(struct task_struct *task, uint64_t out, uint64_t woken, uint32_t flags,
+					    struct daemon *daemon)
+{
+	uint32_t zero = 0;
+	struct task_struct *leader = 0;
+	if (woken < out + WAIT_MIN_NS || !has_room(daemon))
+		return 0;
+	struct WakeRecord *record = bpf_map_lookup_elem(&wake_scratch, &zero);
+	if (!record)
+		return 0;
+	READ_TYPED(leader, task->group_leader);
+	put_header(&record->header, KIND_WAKE, leader);
+	record->header.at_ns = woken;
+	record->out_ns = out;
+	record->flags = flags;
+	put_times(&record->times, task);
+	long got = bpf_get_task_stack(task, record->stack, sizeof(record->stack), 0);
+	record->stack_len = got > 0 ? (uint64_t)got / 8 : 0;
+	return record;
+}
+
+// A thread runs whose wake-up was not seen: it came before on_waking was attached, or the kernel did not report it. Who woke it is not
+// known; that it slept until about now is.
+always_inline void put_unseen_wake(struct task_struct *task, struct sleep *sleep, uint64_t now, struct daemon *daemon)
+{
+	struct WakeRecord *record = begin_wake(task, sleep->out_ns, now, sleep->flags, daemon);
+	if (!record)
+		return;
+	record->waker_pid = record->waker_tid = record->waker_stack_len = 0;
+	record->waker_start_ns = record->waker_begin_ns = record->waker_cgroup_id = 0;
+	__builtin_memset(record->waker_comm, 0, sizeof(record->waker_comm));
+	emit_wait(&record->header, sizeof(*record));
 }
 
 always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now, struct daemon *daemon)
 {
 	uint32_t tid = tid_of(prev), state = state_of(prev);
 	struct sleep sleep = { .out_ns = now, .throttled_ns = throttled_of(prev), .ran_ns = processor_time_of(prev) };
-	struct sleep *before = sleep_of(tid, daemon);
+	struct sleep *before = sleep_of(prev, tid, daemon);
 	if (before) {
 		sleep.early_wake_ns = before->early_wake_ns;
 		// Some kernels do not report every switch from the idle task (seen on 6.18 without preemption, also in the kernel's own trace): the
@@ -341,7 +459,7 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now,
 always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *daemon)
 {
 	uint32_t tid = tid_of(next);
-	struct sleep *sleep = sleep_of(tid, daemon);
+	struct sleep *sleep = sleep_of(next, tid, daemon);
 	if (!sleep) {
 		// A new thread was runnable from its creation on, which no wake-up shows (kernel/sched/core.c, wake_up_new_task).
 		struct sleep created = { .flags = 0 };
@@ -355,6 +473,8 @@ always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *
 	// entry of the time before, and the thread is runnable from the switch on.
 	if (!sleep->runnable_ns && sleep->early_wake_ns)
 		sleep->runnable_ns = sleep->out_ns;
+	else if (!sleep->runnable_ns && !sleep->runs)
+		put_unseen_wake(next, sleep, now, daemon);
 	sleep->early_wake_ns = 0;
 	sleep->runs = 1;
 	put_run(next, sleep, now, daemon);
@@ -375,7 +495,7 @@ int on_switch(uint64_t *ctx)
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	struct daemon *daemon = 0;
 	uint64_t now = 0;
-	learn_clock_offset(prev);
+	learn_attachment(prev);
 	if (has_waits(tgid_of(prev), &daemon)) {
 		now = bpf_ktime_get_boot_ns();
 		on_out(prev, ctx[0] & 1, now, daemon);
@@ -388,15 +508,15 @@ int on_switch(uint64_t *ctx)
 TRACEPOINT("sched_waking")
 int on_waking(uint64_t *ctx)
 {
-	struct task_struct *task = (void *)ctx[0], *leader = 0;
+	struct task_struct *task = (void *)ctx[0];
 	struct daemon *daemon = 0;
 	if (!has_waits(tgid_of(task), &daemon))
 		return 0;
-	uint32_t tid = tid_of(task), zero = 0, flags = 0;
+	uint32_t tid = tid_of(task), flags = 0;
 	uint64_t now = bpf_ktime_get_boot_ns(), out = 0;
-	struct sleep *sleep = sleep_of(tid, daemon);
+	struct sleep *sleep = sleep_of(task, tid, daemon);
 	if (sleep) {
-		if (sleep->runnable_ns) {
+		if (sleep->runnable_ns || sleep->runs) {
 			sleep->early_wake_ns = now;
 			return 0;
 		}
@@ -404,25 +524,17 @@ int on_waking(uint64_t *ctx)
 		out = sleep->out_ns;
 		flags = sleep->flags;
 	} else {
-		out = boot_time_of(task);
+		out = slept_since(task, daemon);
 		flags = WAIT_RECOVERED;
-		// While on_switch is not attached yet: an entry would outlive the time in which the thread runs.
+		// It runs since before on_switch was attached, and is about to sleep: its last sleep is over.
 		if (!out || is_on_processor(task))
 			return 0;
-		struct sleep found = { .out_ns = out, .runnable_ns = now, .flags = flags };
+		struct sleep found = { .out_ns = out, .runnable_ns = now, .ran_ns = processor_time_of(task), .flags = flags };
 		remember(tid, &found, daemon, 1);
 	}
-	if (now < out + WAIT_MIN_NS || !has_room(daemon))
-		return 0;
-	struct WakeRecord *record = bpf_map_lookup_elem(&wake_scratch, &zero);
+	struct WakeRecord *record = begin_wake(task, out, now, flags, daemon);
 	if (!record)
 		return 0;
-	READ_TYPED(leader, task->group_leader);
-	put_header(&record->header, KIND_WAKE, leader);
-	record->header.at_ns = now;
-	record->out_ns = out;
-	record->flags = flags;
-	put_times(&record->times, task);
 	uint64_t current = bpf_get_current_pid_tgid();
 	record->waker_pid = current >> 32;
 	record->waker_tid = current;
@@ -432,10 +544,8 @@ int on_waking(uint64_t *ctx)
 	READ(record->waker_begin_ns, waker->start_boottime);
 	READ(record->waker_comm, waker->comm);
 	record->waker_cgroup_id = bpf_get_current_cgroup_id();
-	long got = bpf_get_task_stack(task, record->stack, sizeof(record->stack), 0);
-	record->stack_len = got > 0 ? (uint64_t)got / 8 : 0;
-	got = bpf_get_stack(ctx, record->waker_stack, sizeof(record->waker_stack), 0);
+	long got = bpf_get_stack(ctx, record->waker_stack, sizeof(record->waker_stack), 0);
 	record->waker_stack_len = got > 0 ? (uint64_t)got / 8 : 0;
-	emit(&record->header, sizeof(*record));
+	emit_wait(&record->header, sizeof(*record));
 	return 0;
 }

@@ -30,6 +30,9 @@ macro_rules! objects {
                 &OBJECT.0
             };
         )*
+
+        /// All of them.
+        pub static OBJECTS: &[&[u8]] = &[$($name),*];
     };
 }
 
@@ -126,7 +129,7 @@ unsafe impl Record for SandboxRequestRecord {}
 unsafe impl Record for SandboxResponseRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
-const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 2);
+const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 4);
 const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
@@ -188,8 +191,8 @@ mod tests {
         for (name, object, programs) in [
             ("dns", DNS_CGROUP_SKB, &["on_send", "on_receive"][..]),
             ("dns with old tasks", DNS_OLD_TASK, &["on_send", "on_receive"]),
-            ("drop", DROP_TP_BTF, &["on_drop"]),
-            ("drop without reason", DROP_NO_REASON, &["on_drop"]),
+            ("drop", DROP_TP_BTF, &["on_drop", "on_drop_within"]),
+            ("drop without reason", DROP_NO_REASON, &["on_drop", "on_drop_within"]),
         ] {
             let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{name}: {error}"));
             for program in programs {
@@ -203,13 +206,17 @@ mod tests {
 
     #[test]
     fn objects_of_traffic_parse_and_hold_what_the_loader_asks_for() {
-        for (object, program) in [
-            (CONNECT_TP_BTF, "on_set_state"),
-            (CONNECT_RAW_TP, "on_set_state"),
-            (CONNTRACK, "on_message"),
+        let set_state = &["on_set_state", "on_set_state_within"][..];
+        for (object, programs) in [
+            (CONNECT_TP_BTF, set_state),
+            (CONNECT_RAW_TP, set_state),
+            (CONNTRACK, &["on_message"]),
         ] {
+            let program = programs[0];
             let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{program}: {error}"));
-            assert!(object.programs.contains_key(program), "{program} is there");
+            for program in programs {
+                assert!(object.programs.contains_key(*program), "{program} is there");
+            }
             for map in ["records", "lost", "reader"] {
                 assert!(object.maps.contains_key(map), "{program} has map {map}");
             }

@@ -37,12 +37,16 @@ pub const KIND_MESSAGE: u32 = 7;
 
 /// Value in the map of processes: a CNI plugin or a descendant of one. Forks, execs and the exit are reported.
 pub const ROLE_TRACKED: u32 = 1;
-/// Value in the map of processes: a known runtime's own process (shim, runc, ..). Only its exec and exit are reported.
+/// Value in the map of processes: a known runtime's own process (shim, runc, ..). Its exec and exit are reported, and what it forks
+/// unless it stays as long as its pod.
 pub const ROLE_RUNTIME: u32 = 2;
 /// Value in the map of processes: the agent itself, during the calibration ([`Calibration`]).
 pub const ROLE_CALIBRATING: u32 = 3;
 /// Value in the map of processes: a daemon that has a request of a tracked process. What it forks is tracked.
 pub const ROLE_DAEMON: u32 = 4;
+/// Value in the map of processes: a runtime's process forked this one, as runc does for a container's first processes. It is the
+/// runtime's until it executes something else: that exec is reported, and nothing after it.
+pub const ROLE_RUNTIME_FORK: u32 = 5;
 
 /// [`ExecRecord::flags`]: arguments were cut at [`ARGS_MAX`].
 pub const FLAG_ARGS_CUT: u32 = 1;
@@ -108,7 +112,7 @@ pub struct RecordHeader {
     pub ring_bytes: u64,
 }
 
-/// A tracked process forked; the header names the new process.
+/// A tracked process forked, or a runtime's; the header names the new process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkRecord {
@@ -122,6 +126,10 @@ pub struct ForkRecord {
     pub parent_pid: u32,
     /// Id of the parent's thread that forked.
     pub parent_tid: u32,
+    /// The role of the new process: one of the `ROLE_` constants.
+    pub role: u32,
+    /// Fills up eight bytes.
+    pub reserved: u32,
 }
 
 /// A process executed an image. `path_len`, `args_len` and `env_len` bytes follow, in this order.

@@ -115,6 +115,7 @@ impl Correlator {
             Body::WaitsRecorded { on } => self.waits.on_recorded(at, on),
             Body::ThreadWoken(wake) => self.waits.on_wake(at, &wake),
             Body::ThreadRan(run) => self.waits.on_run(at, &run),
+            Body::ThreadEnded(times) => self.waits.on_thread_end(at, &times),
             Body::LockBlocked(blocked) => self.waits.on_lock_blocked(at, &blocked),
             Body::ThreadsSeen(seen) => {
                 for (process, waiting) in self.waits.on_seen(&seen) {

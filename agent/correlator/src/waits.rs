@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 
 use sandglass_model::event::{Exec, Fork};
 use sandglass_model::waits::{
-    RuntimeTimes, ThreadRun, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup, Waiting,
+    RuntimeTimes, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup, Waiting,
 };
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
@@ -44,7 +44,7 @@ use crate::waits::detection::Detections;
 use crate::waits::evidence::Evidence;
 use crate::waits::known::Known;
 use crate::waits::locks::Locks;
-use crate::waits::path::{Segment, State, Thread, ThreadId, Wait, critical_path};
+use crate::waits::path::{CountedAs, SchedulerCount, Segment, State, Thread, ThreadId, Wait, path_of_process};
 use crate::waits::runtimes::Runtimes;
 use crate::waits::seen::Seen;
 use crate::waits::threads::Threads;
@@ -77,14 +77,23 @@ pub(crate) struct Waits {
 /// A process below a plugin or a step of the runtime, or that itself.
 #[derive(Debug)]
 struct Process {
-    /// What the runtime executed.
+    /// What the runtime executed. Itself for what a step has forked and left behind, until another step waits for it.
     root: ProcessKey,
-    /// Its parent, if that is one of them.
+    /// Its parent, if that is or was one of them.
     parent: Option<ProcessKey>,
     /// File name of its executable.
     name: SmolStr,
-    /// It has ended.
+    /// It is below a step of the runtime, or that itself.
+    below_step: bool,
+    /// It has ended, or executes a container's program: it is not followed any more.
     ended: bool,
+}
+
+impl Process {
+    /// A step that has ended forked it. `key` is its own.
+    fn is_left(&self, key: ProcessKey) -> bool {
+        self.root == key && self.parent.is_some()
+    }
 }
 
 /// What is reported of the time of a process.
@@ -98,8 +107,8 @@ pub(crate) struct ProcessTime {
     pub(crate) last: Option<Waiting>,
 }
 
-/// How the processes that `runc create` forks call themselves: `runc:[2:INIT]` (libcontainer/nsenter/nsexec.c). They are not
-/// followed, and talk with their parent over a socket or a pipe.
+/// How the processes that `runc create` forks call themselves: `runc:[2:INIT]` (libcontainer/nsenter/nsexec.c). They talk with their
+/// parent over a socket or a pipe, and are followed only where their fork was seen.
 const RUNC_CHILD: &str = "runc:[";
 /// A wait has a span from this duration on, and from this part of its process' time on (1/50).
 const SHOWN_NS: u64 = sandglass_model::time::MILLISECOND;
@@ -133,7 +142,7 @@ impl Waits {
         }
     }
 
-    /// A process of a plugin forked.
+    /// A process of a plugin forked, or one of a runtime's step.
     pub(crate) fn on_fork(&mut self, at: Timestamp, fork: &Fork) {
         if !self.is_active {
             return;
@@ -145,6 +154,7 @@ impl Waits {
             root: parent.root,
             parent: Some(fork.parent),
             name: parent.name.clone(),
+            below_step: parent.below_step,
             ended: false,
         };
         let forker = fork.thread.map_or(fork.parent.pid, |thread| {
@@ -161,23 +171,31 @@ impl Waits {
             return;
         }
         let name = SmolStr::new(exec.path.rsplit('/').next().unwrap_or_default());
+        let by_runtime = || RuntimeExec::parse(&name, &exec.args);
         if let Some(known) = self.processes.get_mut(&exec.process) {
-            known.name = name;
+            // The name of runc's copy of itself is that of a descriptor.
+            if !known.below_step {
+                known.name = name;
+            } else if by_runtime().is_none() {
+                self.on_exit(exec.process, at);
+            }
             return;
         }
-        let parent = self.processes.get(&exec.parent).map(|parent| parent.root);
-        let is_step = || matches!(RuntimeExec::parse(&name, &exec.args), Some(RuntimeExec::Step(..)));
+        let parent = self.processes.get(&exec.parent);
+        let is_step = parent.is_none() && matches!(by_runtime(), Some(RuntimeExec::Step(..)));
         // Of what else a runtime executes, such as the daemon of a shim, nothing is followed.
-        if parent.is_none() && exec.env("CNI_COMMAND").is_none() && !below_daemon && !is_step() {
+        if parent.is_none() && exec.env("CNI_COMMAND").is_none() && !below_daemon && !is_step {
             return;
         }
         let process = Process {
-            root: parent.unwrap_or(exec.process),
+            root: parent.map_or(exec.process, |parent| parent.root),
             parent: parent.map(|_| exec.parent),
+            below_step: parent.map_or(is_step, |parent| parent.below_step),
             name,
             ended: false,
         };
-        self.add_process(at, exec.process, process, parent.map(|_| exec.parent.pid));
+        let forker = process.parent.map(|parent| parent.pid);
+        self.add_process(at, exec.process, process, forker);
     }
 
     /// A thread that slept was woken.
@@ -214,6 +232,9 @@ impl Waits {
         }
         // Who sent a signal ended the sleep, and is not what it was for.
         let is_killed = !is_interrupt && !follows && reasons::is_signal(waker.stack.iter());
+        if follows {
+            self.adopt(waker.process, process);
+        }
         if follows && let Some(threads) = self.threads_of(waker.process) {
             threads.thread(waker.process, waker.thread, waker.begin);
         }
@@ -256,6 +277,7 @@ impl Waits {
             waker: cause,
             evidence,
             throttled_ns: 0,
+            counted: Some(SchedulerCount::of(&wake.times)),
         };
         if let Some(threads) = self.threads_of(process) {
             threads.add_wait(&wake.times, wait);
@@ -281,15 +303,21 @@ impl Waits {
             last.throttled_ns = run.throttled_ns;
             return;
         }
-        let wait = Wait {
-            out: run.runnable_from,
-            woken: run.runnable_from,
-            ran: at,
-            waker: None,
-            evidence: 0,
-            throttled_ns: run.throttled_ns,
-        };
+        let wait = Wait::for_processor(run.runnable_from, at, run.throttled_ns, &run.times);
         threads.add_wait(&run.times, wait);
+    }
+
+    /// A thread ended. It did not wait then, but its counts divide the time since its last wait, or since its begin.
+    pub(crate) fn on_thread_end(&mut self, at: Timestamp, times: &ThreadTimes) {
+        if !self.has_room_for(times.process, at) {
+            return;
+        }
+        if let Some(threads) = self.threads_of(times.process) {
+            threads.add_wait(times, Wait::for_processor(at, at, 0, times));
+            if let Some(thread) = threads.get_mut(times.thread) {
+                thread.ended = Some(at);
+            }
+        }
     }
 
     /// A runtime's daemon was measured.
@@ -314,19 +342,23 @@ impl Waits {
         if !self.known.overlaps(from, to) || !self.processes.contains_key(&process) {
             return None;
         }
-        let mut spent = TimeSpent::default();
+        let mut spent = TimeSpent {
+            recorded_after_ns: self.known.begins_after(from, to),
+            ..TimeSpent::default()
+        };
         let mut shown = Vec::new();
         let shown_from = (to.since(from) / SHOWN_PART).max(SHOWN_NS);
         let until = self.until(process, to);
         let threads = until.as_ref().unwrap_or(self.threads.by_id());
-        let mut path = critical_path(threads, process.pid, from, to);
+        let mut path = path_of_process(threads, process, from, to);
         self.find_detections(process, &mut path);
         let last = self.last_wait(&path, to);
         for segment in path {
             let wait = self.add_segment(&mut spent, segment);
-            // What another process did meanwhile is below that one's span.
+            // What another process did meanwhile is below that one's span. Where a time lies of which there is only a count, nobody knows.
             let is_own = |thread: &Thread| thread.process == process;
             if let Some(wait) = wait
+                && !matches!(segment.state, State::Counted(_))
                 && self.threads.by_id().get(&segment.thread).is_some_and(is_own)
             {
                 let detail = WaitDetail {
@@ -382,7 +414,8 @@ impl Waits {
         self.runtimes.spent(runtime, from, to)
     }
 
-    /// A process has ended, and its time was requested. With one that the runtime executed all below it is forgotten.
+    /// A process has ended, and its time was requested. With one that the runtime executed all below it is forgotten, but for what a
+    /// step has forked and left behind: the container's first process.
     pub(crate) fn on_exit(&mut self, ended: ProcessKey, at: Timestamp) {
         self.not_seen(ended);
         let Some(process) = self.processes.get_mut(&ended) else {
@@ -392,13 +425,14 @@ impl Waits {
         if process.root != ended {
             return;
         }
-        let left: Vec<ProcessKey> = self
-            .processes
-            .iter()
-            .filter(|(_, process)| process.root == ended)
-            .map(|(key, _)| *key)
-            .collect();
-        for process in left {
+        let mut forgotten = Vec::new();
+        for (key, process) in self.processes.iter_mut().filter(|(_, process)| process.root == ended) {
+            match process.below_step && !process.ended {
+                true => process.root = *key,
+                false => forgotten.push(*key),
+            }
+        }
+        for process in forgotten {
             self.not_seen(process);
             self.processes.remove(&process);
         }
@@ -407,6 +441,16 @@ impl Waits {
         self.threads.retain(|process| processes.contains_key(process));
         self.forget_unused();
         self.known.has_room(at);
+    }
+
+    /// A step was woken by what another step has left behind, for which it waited: that one is the step's from now on.
+    fn adopt(&mut self, left: ProcessKey, step: ProcessKey) {
+        let step = self.processes.get(&step).filter(|process| process.below_step);
+        let root = step.map(|process| process.root);
+        let left = self.processes.get_mut(&left).filter(|process| process.is_left(left));
+        if let (Some(left), Some(root)) = (left, root) {
+            left.root = root;
+        }
     }
 
     /// Forgets what was known of processes that are forgotten.
@@ -424,26 +468,23 @@ impl Waits {
     fn add_segment(&self, spent: &mut TimeSpent, segment: Segment) -> Option<WaitGroup> {
         let ns = segment.to.since(segment.from);
         let (reason, evidence) = match segment.state {
-            State::Unknown => (TimeReason::Unknown, None),
+            State::Unknown | State::Counted(CountedAs::Neither) => (TimeReason::Unknown, None),
             State::Asleep(evidence) => match self.evidence.get(evidence) {
                 Some(evidence) => (evidence.reason, Some(evidence)),
                 None => (TimeReason::Other, None),
             },
-            State::Running | State::Runnable | State::Throttled => {
-                let reason = match segment.state {
-                    State::Runnable => TimeReason::RunQueue,
-                    State::Throttled => TimeReason::Throttled,
-                    State::Running | State::Asleep(_) | State::Unknown => TimeReason::Processor,
-                };
-                // A thread without records did not wait only where there would have been records.
-                let known = self.known.within(segment.from, segment.to);
-                spent.add(TimeReason::Unknown, ns - known);
-                (reason, None)
-            }
+            State::Running | State::Counted(CountedAs::Processor) => (TimeReason::Processor, None),
+            State::Runnable | State::Counted(CountedAs::RunQueue) => (TimeReason::RunQueue, None),
+            State::Throttled => (TimeReason::Throttled, None),
         };
         let ns = match segment.state {
-            State::Unknown | State::Asleep(_) => ns,
-            State::Running | State::Runnable | State::Throttled => self.known.within(segment.from, segment.to),
+            // A thread without records did not wait only where there would have been records.
+            State::Running | State::Runnable | State::Throttled => {
+                let known = self.known.within(segment.from, segment.to);
+                spent.add(TimeReason::Unknown, ns - known);
+                known
+            }
+            State::Asleep(_) | State::Counted(_) | State::Unknown => ns,
         };
         spent.add(reason, ns);
         if ns == 0 || matches!(reason, TimeReason::Processor | TimeReason::Unknown) {
@@ -493,8 +534,10 @@ impl Waits {
         let thread = Thread {
             process: key,
             begin: at,
+            counted_from: at,
             parent,
             waits: Vec::new(),
+            ended: None,
         };
         self.threads.insert(key.pid, thread);
     }

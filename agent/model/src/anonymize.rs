@@ -119,6 +119,7 @@ impl Anonymizer {
             | Body::ConntrackCounted(_)
             | Body::InterfaceSeen(_)
             | Body::ThreadRan(_)
+            | Body::ThreadEnded(_)
             | Body::KernelLockWaited(_)
             | Body::RuntimeMeasured(_)
             | Body::WaitsRecorded { .. }

@@ -19,7 +19,9 @@ use crate::locks::{FileLockTry, KernelLockWait};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
-use crate::waits::{LockBlocked, RuntimeTimes, TentativeSeen, ThreadKey, ThreadRun, ThreadWake, ThreadsSeen};
+use crate::waits::{
+    LockBlocked, RuntimeTimes, TentativeSeen, ThreadKey, ThreadRun, ThreadTimes, ThreadWake, ThreadsSeen,
+};
 use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, SiloStep};
 
 /// One fact at one instant.
@@ -36,9 +38,9 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
-    /// A tracked process forked a new process (threads are not reported).
+    /// A tracked process, or one of a runtime's step, forked a new process (threads are not reported).
     ProcessForked(Fork),
-    /// A tracked process runs a new image.
+    /// A tracked process runs a new image. Of what a runtime's step forked, the exec of the container's program is the last event.
     ProcessExecuted(Box<Exec>),
     /// A tracked process ended, all its threads included.
     ProcessExited(Exit),
@@ -46,6 +48,8 @@ pub enum Body {
     ThreadWoken(Box<ThreadWake>),
     /// A thread of a tracked process that was runnable began to run.
     ThreadRan(Box<ThreadRun>),
+    /// A thread of a tracked process ended while waits were recorded: its first one, or its last one, and with it the process.
+    ThreadEnded(Box<ThreadTimes>),
     /// What the threads of tracked processes do now.
     ThreadsSeen(Box<ThreadsSeen>),
     /// From now on waits of tracked threads are recorded, or not any more. Without such an event they never are.

@@ -86,6 +86,7 @@ pub fn event(body: &mut Body, setting: Arguments) {
         | Body::InterfaceSeen(_)
         | Body::ThreadWoken(_)
         | Body::ThreadRan(_)
+        | Body::ThreadEnded(_)
         | Body::TentativeSeen(_)
         | Body::ApiServerKnown { .. }
         | Body::KernelLockWaited(_)

@@ -161,6 +161,7 @@ attribute_keys! {
     TIME_OTHER = "sandglass.time.other": "Nanoseconds of the critical path waiting in a kernel function that the table does not explain.",
     TIME_RUNTIME = "sandglass.time.runtime": "Nanoseconds of the critical path in which the runtime, between what it executes, slept.",
     TIME_UNKNOWN = "sandglass.time.unknown": "Nanoseconds of the critical path not recorded.",
+    TIME_RECORDED_AFTER = "sandglass.time.recorded_after": "Nanoseconds after the begin from which on waits were recorded; of the time before, only sums are known. Absent where they were recorded from the begin, or nothing is known of it.",
     TIME_WAITS = "sandglass.time.waits": "The longest waits of the critical path, the longest first.",
     WAITING = "sandglass.waiting": "What a process that runs waits for now, or what one that was cut off or killed waited for.",
     WAITING_REASON = "sandglass.waiting.reason": "The reason of that, as in sandglass.time.*.",
@@ -570,6 +571,10 @@ impl Attributes {
         };
         for (reason, ns) in &time.parts {
             self.int(time_key(*reason), i64::try_from(*ns).unwrap_or(i64::MAX));
+        }
+        if time.recorded_after_ns > 0 {
+            let after = i64::try_from(time.recorded_after_ns).unwrap_or(i64::MAX);
+            self.int(TIME_RECORDED_AFTER, after);
         }
         self.list(TIME_WAITS, time.waits.iter().map(wait_text));
     }

@@ -36,7 +36,7 @@ pub struct ThreadTimes {
     pub thread: u32,
     /// When it was created.
     pub begin: Timestamp,
-    /// Nanoseconds on a processor.
+    /// Nanoseconds on a processor, until it left the processor for this wait or ended.
     pub processor_ns: u64,
     /// Nanoseconds for which it was runnable and waited for a processor; 0 where the kernel does not count it
     /// (CONFIG_SCHED_INFO).
@@ -52,7 +52,8 @@ pub struct ThreadWake {
     pub times: ThreadTimes,
     /// When it left the processor.
     pub slept_from: Timestamp,
-    /// The sleep began before it was observed: `slept_from` is when the thread ran last.
+    /// The sleep began before it was observed: `slept_from` is when the thread ran last as far as that is known, and at the latest when
+    /// sleeps began to be observed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recovered: bool,
     /// Kernel functions that it slept in, the innermost first; empty where their names are not known.
@@ -132,6 +133,10 @@ pub struct TimeSpent {
     /// The waits with the most time, the longest first; at most [`TimeSpent::WAITS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<WaitGroup>,
+    /// Nanoseconds after the begin from which on waits were recorded: of the time before, only sums are known. 0 where they were recorded
+    /// all the time, and where nothing is said of it: of a creation, and of a daemon's request.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recorded_after_ns: u64,
 }
 
 /// Waits of one kind: of all processes of one name, for the same thing.
@@ -141,7 +146,7 @@ pub struct WaitGroup {
     pub reason: TimeReason,
     /// Nanoseconds on the critical path.
     pub ns: u64,
-    /// How many waits.
+    /// How many waits; at least so many where the scheduler's count has some that were not recorded.
     pub count: u32,
     /// The file, the lock, the kernel's work, or the kernel function; empty where the reason says all.
     #[serde(default, skip_serializing_if = "String::is_empty")]

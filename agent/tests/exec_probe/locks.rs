@@ -326,20 +326,17 @@ fn the_rtnl_has_a_holder() {
         skipped(test, &error);
         return;
     }
-    let batch = |name: &str| {
+    // Who removes several links at once waits for RCU while it has the lock (net/core/dev.c, unregister_netdevice_many_notify): then
+    // others sleep for it. For an owner that runs they only spin (kernel/locking/mutex.c, mutex_optimistic_spin).
+    let batch = |(name, group): (&str, u32)| {
         let path = watch.directory.path().join(name);
-        let pair = |number: usize| {
-            format!(
-                "link add {name}{} type veth\nlink del {name}{}\n",
-                number % 8,
-                number % 8
-            )
-        };
-        std::fs::write(&path, (0..20_000).map(pair).collect::<String>()).unwrap();
+        let make = |number: u32| format!("link add {name}{number} group {group} type veth\n");
+        let round = (0..8).map(make).collect::<String>() + &format!("link del group {group}\n");
+        std::fs::write(&path, round.repeat(5_000)).unwrap();
         path
     };
     // Of two, each may wait for RCU, without the lock, whenever the plugin wants it: so it was in one run of many.
-    let files = ["a", "b", "c", "d"].map(batch);
+    let files = [("a", 71), ("b", 72), ("c", 73), ("d", 74)].map(batch);
     let tracefs = Tracefs::start(test, &["lock/contention_begin", "lock/contention_end"]);
     let pressure = Pressure::now();
     let body = format!(

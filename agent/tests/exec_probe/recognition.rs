@@ -284,7 +284,7 @@ fn asks_for_an_interpreter(elf: &[u8]) -> bool {
     (0..count).any(|n| number(table + n * size, 4) == 3)
 }
 
-/// A runtime's own process is seen without its environment, what it starts is not, and verbs that say nothing of a
+/// A runtime's own process is seen without its environment, of what it starts only that a step did, and verbs that say nothing of a
 /// sandbox's life are passed over, their exits too.
 #[test]
 fn of_runtimes_only_their_own_life_is_seen() {
@@ -319,20 +319,107 @@ fn of_runtimes_only_their_own_life_is_seen() {
         assert!(exec.env.is_empty());
         assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(2));
     }
+    // Those that make a container and end: runc, crun, youki, runsc.
+    let steps = [seen[0], seen[1], seen[3], seen[4]];
+    let mut started = Vec::new();
     for event in watch.finish() {
         match &event.body {
             Body::ProcessExecuted(exec) => {
                 assert!(![other, passed_over].contains(&exec.process.pid), "{event:?}");
-                assert!(
-                    !seen.contains(&exec.parent.pid),
-                    "children of runtimes are not tracked: {event:?}"
-                );
+                if seen.contains(&exec.parent.pid) {
+                    assert!(exec.path.ends_with("/true") && exec.args.is_empty(), "{event:?}");
+                    started.push(exec.parent.pid);
+                }
             }
             Body::ProcessExited(exit) => assert!(![other, passed_over].contains(&exit.process.pid), "{event:?}"),
-            Body::ProcessForked(fork) => assert!(!seen.contains(&fork.parent.pid), "{event:?}"),
+            Body::ProcessForked(fork) if seen.contains(&fork.parent.pid) => {
+                assert!(steps.contains(&fork.parent.pid), "{event:?}");
+            }
             _ => {}
         }
     }
+    assert_eq!(started, steps);
+}
+
+/// What was reported of a step and what it forked: how many processes, the names of what these executed, and how many ends.
+fn followed_below(watch: Watch, step: ProcessKey) -> (usize, Vec<String>, usize) {
+    let (mut below, mut executed, mut exits) = (vec![step], Vec::new(), 0);
+    for event in watch.finish() {
+        match &event.body {
+            Body::ProcessForked(fork) if below.contains(&fork.parent) => below.push(fork.process),
+            Body::ProcessExecuted(exec) if below.contains(&exec.process) && exec.process != step => {
+                assert!(exec.args.is_empty() && exec.env.is_empty(), "{event:?}");
+                executed.push(exec.path.rsplit('/').next().unwrap_or_default().to_owned());
+            }
+            Body::ProcessExited(exit) if below.contains(&exit.process) => exits += 1,
+            _ => {}
+        }
+    }
+    (below.len(), executed, exits)
+}
+
+/// What a step forks is reported until it executes something else, of which the path alone is. A copy of itself is nothing else, as
+/// `runc init` executes it.
+#[test]
+fn what_a_step_forks_is_followed_until_it_is_the_container() {
+    let Some(watch) = Watch::start("what_a_step_forks_is_followed_until_it_is_the_container") else {
+        return;
+    };
+    let script = watch.script(
+        "runc",
+        "(/bin/true secret; exec /bin/sh -c '/bin/true not seen; :') &\n(exec /proc/self/exe -c '/bin/false; :') &\nwait",
+    );
+    let child = Command::new(script).args(["create", "id"]).spawn().unwrap();
+    let step = watch.exec_of(child.id()).1.process;
+    wait_for(child);
+    watch.exit_of(step);
+    let (below, mut executed, exits) = followed_below(watch, step);
+    executed.sort();
+    assert_eq!(executed, ["false", "sh", "true"]);
+    // Two subshells and a command of each; the second subshell and the step are followed to their ends.
+    assert_eq!((below, exits), (5, 2));
+}
+
+/// A container's program that has a plugin's environment or a runtime's name is refused, and what it starts is not followed.
+#[test]
+fn a_container_that_claims_to_be_a_plugin_or_a_runtime_is_not_followed() {
+    let test = "a_container_that_claims_to_be_a_plugin_or_a_runtime_is_not_followed";
+    let Some(watch) = Watch::start(test) else { return };
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        eprintln!("SKIPPED {test}: no python3, which takes the runtime's place");
+        return;
+    }
+    let (runtime, program) = (
+        watch.directory.path().join("runc"),
+        watch.directory.path().join("conmon"),
+    );
+    std::fs::copy(python, &runtime).unwrap();
+    std::fs::copy("/bin/sh", &program).unwrap();
+    // Nobody may look into the directory of the test.
+    std::fs::set_permissions(watch.directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // As runc: a fork takes its privileges away and executes the container's program.
+    let forks = format!(
+        "import os\n\
+         for path in '/bin/sh', '{}':\n\
+         \x20   if os.fork() == 0:\n\
+         \x20       os.setgroups([])\n\
+         \x20       os.setresgid(65534, 65534, 65534)\n\
+         \x20       os.setresuid(65534, 65534, 65534)\n\
+         \x20       os.execve(path, [path, '-c', '/bin/true; :'], {{'CNI_COMMAND': 'ADD'}} if path == '/bin/sh' else {{}})\n\
+         \x20   os.wait()\n",
+        program.display()
+    );
+    let child = Command::new(runtime)
+        .args(["-c", &forks, "create", "id"])
+        .spawn()
+        .unwrap();
+    let step = watch.exec_of(child.id()).1.process;
+    wait_for(child);
+    watch.exit_of(step);
+    let (below, executed, exits) = followed_below(watch, step);
+    assert_eq!(executed, ["sh", "conmon"]);
+    assert_eq!((below, exits), (3, 1), "two forks, and the end of the step");
 }
 
 /// Started in the middle: what runs already is found, its children too, and its end is seen.

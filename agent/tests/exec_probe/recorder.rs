@@ -140,6 +140,7 @@ fn belongs(event: &Event, sandbox: &str, own: &BTreeSet<ProcessKey>) -> bool {
         Body::PluginIoRead(spoken) => own.contains(&spoken.process),
         Body::ThreadWoken(wake) => own.contains(&wake.times.process),
         Body::ThreadRan(run) => own.contains(&run.times.process),
+        Body::ThreadEnded(times) => own.contains(&times.process),
         Body::TentativeSeen(seen) => own.contains(&seen.process),
         Body::KernelLockWaited(wait) => own.contains(&wait.process),
         Body::FileLockTried(tried) => own.contains(&tried.process),

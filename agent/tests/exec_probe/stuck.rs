@@ -33,6 +33,7 @@ fn own_events(events: &[Event], sandbox: &str) -> Vec<Event> {
         Body::ProcessExited(exit) => own.contains(&exit.process),
         Body::ThreadWoken(wake) => own.contains(&wake.times.process),
         Body::ThreadRan(run) => own.contains(&run.times.process),
+        Body::ThreadEnded(times) => own.contains(&times.process),
         _ => true,
     });
     events
@@ -96,9 +97,10 @@ fn a_lock_that_is_still_held_is_named_with_its_holder() {
             !waiting.by.is_empty() && waiting.function.contains("lock"),
             "{waiting:?}"
         );
-        // The sleep began before it was seen, and not long before.
+        // The sleep began about when the lock was seen: /proc/locks lists who is blocked before that one sleeps, and on a busy machine
+        // the thread waits for a processor in between.
         assert!(
-            waiting.since <= seen && seen.since(waiting.since) < 1_000_000_000,
+            seen.0.abs_diff(waiting.since.0) < 1_000_000_000,
             "{waiting:?}, seen at {seen:?}"
         );
     }

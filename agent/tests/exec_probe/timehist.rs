@@ -1,16 +1,16 @@
 //! Sleeps and waits for a processor of a plugin's threads, held against `perf sched timehist` on the same run.
 //!
-//! perf follows the same tracepoints by a file of its own, and computes each wait by itself. Does not: explain the few waits
-//! that perf puts together wrongly, since it is not given every switch either (`probes/bpf/waits.h`, on_out).
+//! perf follows the same tracepoints by a file of its own, and computes each wait by itself, when the thread leaves the processor
+//! again. Where it was not given that switch (`probes/bpf/waits.h`, on_out) and there is no later one, the sleep is taken from perf's
+//! record of the wake-up. Does not: explain the few waits that perf puts together wrongly for the same reason.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use sandglass_model::{Body, Event, ProcessKey};
 
-use crate::waits::watch;
+use crate::waits::{beside_busy_threads, watch};
 use crate::watch::{execs, plugin, wait_for};
 
 /// A line of `perf sched timehist --state`: a thread left a processor. Nanoseconds of the monotonic clock.
@@ -47,6 +47,14 @@ fn slice(line: &str) -> Option<Slice> {
     })
 }
 
+/// `   43022.511819 [0000]  swapper      awakened: sleep[18546]`: the thread that was woken, and when.
+fn wake_up(line: &str) -> Option<(u32, u64)> {
+    let (time, rest) = line.trim().split_once(" [")?;
+    let (_, woken) = rest.split_once("awakened: ")?;
+    let thread = woken.rsplit_once('[')?.1.split([']', '/']).next()?.parse().ok()?;
+    Some((thread, (time.parse::<f64>().ok()? * 1e9).round() as u64))
+}
+
 /// A time in which a thread slept, or waited for a processor.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
@@ -69,11 +77,31 @@ impl Wait {
 /// By thread: its sleeps, and its waits for a processor.
 type Waits = BTreeMap<u32, (Vec<Wait>, Vec<Wait>)>;
 
-fn of_perf(text: &str) -> Waits {
+/// Waits of the threads in `begins`, which has the begin of each. Others had the same ids before: a busy machine comes round to an id
+/// within seconds.
+fn of_perf(text: &str, begins: &BTreeMap<u32, u64>) -> Waits {
+    let is_of = |thread: u32, at: u64| begins.get(&thread).is_some_and(|begin| *begin <= at);
     let mut waits = Waits::new();
-    let mut left: BTreeMap<u32, char> = BTreeMap::new();
-    for slice in text.lines().filter_map(slice) {
-        let before = left.insert(slice.thread, slice.state);
+    // As what and when a thread left the processor last, and the sleep since then once it was woken.
+    let mut left: BTreeMap<u32, (char, u64)> = BTreeMap::new();
+    let mut slept: BTreeMap<u32, Wait> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((thread, to)) = wake_up(line) {
+            if is_of(thread, to)
+                && let Some(&(state, from)) = left.get(&thread)
+                && !matches!(state, 'R' | 'W')
+            {
+                slept.entry(thread).or_insert(Wait { from, to });
+            }
+            continue;
+        }
+        let Some(slice) = slice(line).filter(|slice| is_of(slice.thread, slice.out)) else {
+            continue;
+        };
+        slept.remove(&slice.thread);
+        let before = left
+            .insert(slice.thread, (slice.state, slice.out))
+            .map(|(state, _)| state);
         let ran_at = slice.out.saturating_sub(slice.ran);
         let from = ran_at.saturating_sub(slice.waited);
         let of = waits.entry(slice.thread).or_default();
@@ -95,21 +123,29 @@ fn of_perf(text: &str) -> Waits {
             None => {}
         }
     }
+    for (thread, sleep) in slept {
+        waits.entry(thread).or_default().0.push(sleep);
+    }
     waits
 }
 
-fn of_events(events: &[Event]) -> Waits {
+fn of_events(events: &[Event], processes: &[ProcessKey]) -> Waits {
     let mut waits = Waits::new();
+    let is_of = |process| processes.contains(process);
     for event in events {
         match &event.body {
-            Body::ThreadWoken(wake) => waits.entry(wake.times.thread).or_default().0.push(Wait {
-                from: wake.slept_from.0,
-                to: event.at.0,
-            }),
-            Body::ThreadRan(run) => waits.entry(run.times.thread).or_default().1.push(Wait {
-                from: run.runnable_from.0,
-                to: event.at.0,
-            }),
+            Body::ThreadWoken(wake) if is_of(&wake.times.process) => {
+                waits.entry(wake.times.thread).or_default().0.push(Wait {
+                    from: wake.slept_from.0,
+                    to: event.at.0,
+                })
+            }
+            Body::ThreadRan(run) if is_of(&run.times.process) => {
+                waits.entry(run.times.thread).or_default().1.push(Wait {
+                    from: run.runnable_from.0,
+                    to: event.at.0,
+                })
+            }
             _ => {}
         }
     }
@@ -140,49 +176,32 @@ fn sleeps_and_waits_for_a_processor_are_those_of_perf() {
             .map(|_| ())
     });
     let body = "i=0\nwhile [ $i -lt 25 ]; do sleep 0.02; i=$((i+1)); done\n(sleep 0.1; echo done) | cat >/dev/null\n\
-                i=0\nwhile [ $i -lt 100000 ]; do i=$((i+1)); done";
+                i=0\nwhile [ $i -lt 400000 ]; do i=$((i+1)); done";
     let script = watch.script("mixed", body);
     let recorded = watch.directory.path().join("perf.data");
-    // It records while `cat` waits for its input to end.
+    // It records from the exec of `cat` until that one's input ends.
     let mut perf = Command::new("perf")
         .args(["sched", "record", "-B", "-k", "CLOCK_MONOTONIC", "-o"])
         .arg(&recorded)
         .args(["--", "cat"])
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    watch.wait("perf to record", |_| {
-        Path::new(&recorded)
-            .metadata()
-            .is_ok_and(|file| file.len() > 0)
-            .then_some(())
-    });
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let processors = std::thread::available_parallelism().unwrap().get();
-        for _ in 0..processors {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        wait_for(plugin(&script, "mixed").spawn().unwrap());
-        stop.store(true, Ordering::Relaxed);
-    });
+    let mut echoed = [0];
+    perf.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    perf.stdout.as_mut().unwrap().read_exact(&mut echoed).unwrap();
+    beside_busy_threads(1, || wait_for(plugin(&script, "mixed").spawn().unwrap()));
     drop(perf.stdin.take());
     assert!(perf.wait().unwrap().success());
     let printed = Command::new("perf")
-        .args(["sched", "timehist", "--state", "-i"])
+        .args(["sched", "timehist", "--state", "--wakeups", "-i"])
         .arg(&recorded)
         .output()
         .unwrap();
-    let perfs = of_perf(&String::from_utf8_lossy(&printed.stdout));
     let suspended = suspended_ns();
     let events = watch.finish();
-    let mut ours = of_events(&events);
     // Of the plugin and of what it executed: each has one thread. Other tests have plugins too.
     let mut processes: Vec<ProcessKey> = Vec::new();
     for (_, exec) in execs(&events) {
@@ -191,7 +210,12 @@ fn sleeps_and_waits_for_a_processor_are_those_of_perf() {
             processes.push(exec.process);
         }
     }
-    ours.retain(|thread, _| processes.iter().any(|process| process.pid == *thread));
+    let begins = processes
+        .iter()
+        .map(|process| (process.pid, process.start_ticks * 10_000_000 - suspended))
+        .collect();
+    let perfs = of_perf(&String::from_utf8_lossy(&printed.stdout), &begins);
+    let ours = of_events(&events, &processes);
     let of_clock = |wait: Wait| Wait {
         from: wait.from - suspended,
         to: wait.to - suspended,

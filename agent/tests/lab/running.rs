@@ -17,6 +17,8 @@ pub struct Running {
     pub process: Child,
     address: SocketAddr,
     log: PathBuf,
+    /// Bytes that were in the log before.
+    log_begin: usize,
 }
 
 impl Running {
@@ -25,6 +27,7 @@ impl Running {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let log = folder.join("log");
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let log_begin = usize::try_from(file.metadata().unwrap().len()).unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_sandglass"))
             .args(["run", "--cri-endpoint", "none", "--listen", &address.to_string()])
             .args(arguments)
@@ -36,7 +39,12 @@ impl Running {
             .stderr(file)
             .spawn()
             .unwrap();
-        let mut agent = Running { process, address, log };
+        let mut agent = Running {
+            process,
+            address,
+            log,
+            log_begin,
+        };
         let begin = Instant::now();
         while !agent
             .get("/readyz")
@@ -78,13 +86,26 @@ impl Running {
 
     /// An answer of the page's API.
     pub fn page(&self, path: &str) -> Value {
-        // The page has a port of its own, which the log names.
-        let log = self.log();
-        let address = log.rsplit("the page is served address=").next().unwrap();
-        let address = address.split_whitespace().next().unwrap().parse().unwrap();
-        let answer = ask(address, path).unwrap();
+        let answer = ask(self.page_address(), path).unwrap();
         let body = &answer[answer.find('{').unwrap()..=answer.rfind('}').unwrap()];
         serde_json::from_str(body).unwrap()
+    }
+
+    /// The page has a port of its own, which the log names: behind what an earlier agent wrote there, and perhaps not yet.
+    fn page_address(&self) -> SocketAddr {
+        let begin = Instant::now();
+        loop {
+            let log = self.log();
+            let (whole_lines, _) = log[self.log_begin..].rsplit_once('\n').unwrap_or_default();
+            let address = whole_lines
+                .rsplit_once("the page is served address=")
+                .and_then(|(_, after)| after.split_whitespace().next());
+            if let Some(address) = address {
+                return address.parse().unwrap();
+            }
+            assert!(begin.elapsed() < PATIENCE, "the page is not served: {log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn log(&self) -> String {

@@ -1,6 +1,6 @@
 //! The kernel's own events about threads, locks and its own work, through tracefs: an oracle for what the agent's programs report.
 //!
-//! Used by `locks.rs` and `nft_cleanup.rs`, and by the tests in a cluster. An instance of its own, on the boot clock.
+//! Used by tests of the process probe and of connections, and by those in a cluster. An instance of its own, on the boot clock.
 //! Does not: touch the tracing of anybody else.
 
 use std::fs;
@@ -37,7 +37,7 @@ impl Tracefs {
     /// Begins to record these events of this process and what it forks. `None`, with the line `NOT RUN`, where tracefs is not mounted
     /// or has no such events.
     pub fn start(test: &str, events: &[&str]) -> Option<Tracefs> {
-        Tracefs::begin(test, events, |instance| instance.follow_this_process())
+        Tracefs::begin(test, events, |instance| instance.follow(std::process::id()))
     }
 
     /// The same of all processes, and of the kernel's own.
@@ -67,6 +67,16 @@ impl Tracefs {
         })
     }
 
+    /// Begins to record an event in the time of process 1, where its fields are so (Documentation/trace/events.rst, section 5).
+    /// Where process 1 belongs to whoever runs the virtual machine, the kernel may run no BPF program of others in its time, nor in
+    /// interrupts of it: seen on one such kernel, of every event.
+    pub fn of_init(test: &str, event: &str, filter: &str) -> Option<Tracefs> {
+        Tracefs::begin(test, &[event], |instance| {
+            instance.follow(1)?;
+            instance.write(&format!("events/{event}/filter"), filter)
+        })
+    }
+
     fn begin(test: &str, events: &[&str], prepare: impl Fn(&Tracefs) -> Option<()>) -> Option<Tracefs> {
         let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let root = mounts
@@ -88,11 +98,11 @@ impl Tracefs {
         started
     }
 
-    fn follow_this_process(&self) -> Option<()> {
+    /// Of a process and what it forks.
+    fn follow(&self, process: u32) -> Option<()> {
         self.write("options/event-fork", "1")?;
-        self.write("set_event_pid", &std::process::id().to_string())?;
-        // Threads of this process run the tests.
-        for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
+        self.write("set_event_pid", &process.to_string())?;
+        for task in fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten() {
             let tid = task.file_name().into_string().ok()?;
             fs::OpenOptions::new()
                 .append(true)

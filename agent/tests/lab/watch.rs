@@ -247,6 +247,7 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
         // What plugins wait for is no traffic.
         Body::ThreadWoken(_)
         | Body::ThreadRan(_)
+        | Body::ThreadEnded(_)
         | Body::RuntimeMeasured(_)
         | Body::WaitsRecorded { .. }
         | Body::RequestSeen(_)

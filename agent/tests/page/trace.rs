@@ -167,6 +167,7 @@ pub async fn what_a_slow_plugin_waited_for(agent: &Agent, browser: &Browser) -> 
             by: lock.by.clone(),
             confidence: None,
         }],
+        recorded_after_ns: 0,
     };
     trace.spans[operation]
         .detail

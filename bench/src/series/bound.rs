@@ -91,7 +91,7 @@ fn operation(trace: &Trace, number: usize, command: CniCommand, error: Option<&s
                 plugin.plugin = name("plugin", number);
                 plugin.process.time = Some(Box::new(TimeSpent {
                     parts: TimeReason::ALL.iter().map(|reason| (*reason, 1)).collect(),
-                    waits: Vec::new(),
+                    ..TimeSpent::default()
                 }));
             }
             _ => {}

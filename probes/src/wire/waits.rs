@@ -20,8 +20,11 @@ pub const WAIT_PREEMPTED: u32 = 1;
 pub const WAIT_THROTTLED: u32 = 2;
 /// The sleep could not be interrupted by a signal (`TASK_UNINTERRUPTIBLE`).
 pub const WAIT_UNINTERRUPTIBLE: u32 = 4;
-/// The sleep began before the programs were attached: its begin is the time when the thread ran last.
+/// The sleep began before the programs were attached: its begin is the time when the thread ran last, as far as that is known, and at
+/// the latest their attachment.
 pub const WAIT_RECOVERED: u32 = 8;
+/// The record of a run is of a thread's end instead, of length 0: of a process's first thread, or of its last one.
+pub const WAIT_ENDED: u32 = 16;
 
 /// What the scheduler has counted of a thread since it was created.
 #[repr(C)]

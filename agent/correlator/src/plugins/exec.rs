@@ -78,8 +78,8 @@ impl Plugins {
                 if !self.take_pid(ctx, at, image.process, seen) {
                     return ExecOutcome::Done;
                 }
-                // No fork was seen: the probe reports forks of tracked processes only, and the first exec below a
-                // runtime is tracked from here on.
+                // No fork was seen: the probe reports forks of tracked processes and of a runtime's steps, and the first exec
+                // below a runtime is tracked from here on.
                 match self.processes.role(image.parent) {
                     Some(Role::Spanned(span) | Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
                     Some(Role::Detached | Role::Gone { below_plugin: true }) => {
@@ -122,7 +122,13 @@ impl Plugins {
                 ExecOutcome::Done
             }
             None => {
-                ctx.effects.counters.orphan += 1;
+                // What a runtime forked executes the container's program: it concerns no sandbox's life any more.
+                match self.processes.role(image.process) {
+                    Some(Role::Runtime(_)) => {
+                        self.processes.exit(image.process, ctx.now);
+                    }
+                    _ => ctx.effects.counters.orphan += 1,
+                }
                 ExecOutcome::Done
             }
         }

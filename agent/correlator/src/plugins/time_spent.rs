@@ -165,6 +165,7 @@ fn of_chain<'a>(
     members: impl Iterator<Item = &'a Span>,
 ) -> Option<TimeSpent> {
     let mut time = TimeSpent::default();
+    let mut recorded_from = None;
     let mut at = start;
     for member in members.filter(|span| span.detail.as_plugin().is_some()) {
         let ended = member.end?;
@@ -173,11 +174,17 @@ fn of_chain<'a>(
         }
         time.add(TimeReason::Runtime, member.start.since(at));
         match member.process().and_then(|process| process.time.as_ref()) {
-            Some(spent) => time.merge(spent),
+            Some(spent) => {
+                let is_from_begin = at == start && spent.recorded_after_ns == 0;
+                let from = member.start.plus(spent.recorded_after_ns);
+                recorded_from.get_or_insert(if is_from_begin { start } else { from });
+                time.merge(spent);
+            }
             None => time.add(TimeReason::Unknown, ended.since(member.start)),
         }
         at = ended;
     }
+    time.recorded_after_ns = recorded_from.map_or(0, |from| from.since(start));
     if let Some(end) = end {
         time.add(TimeReason::Runtime, end.since(at));
     }

@@ -74,6 +74,12 @@ impl Known {
         self.intervals.iter().map(part).sum()
     }
 
+    /// How long after `from` this time begins to be known; 0 if none of it is.
+    pub(crate) fn begins_after(&self, from: Timestamp, to: Timestamp) -> u64 {
+        let first = self.parts(from, to).into_iter().find(|(_, _, is_known)| *is_known);
+        first.map_or(0, |(begin, ..)| begin.since(from))
+    }
+
     /// The time in parts that are known and parts that are not, in order.
     pub(crate) fn parts(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, Timestamp, bool)> {
         let mut parts = Vec::new();
@@ -150,6 +156,16 @@ mod tests {
         known.has_room(Timestamp(95));
         assert_eq!(within(&known, 0, 100), 30 + 5 + 5);
         assert!(!known.overlaps(Timestamp(80), Timestamp(95)));
+        for ((from, to), after) in [
+            ((5, 20), 5),
+            ((20, 100), 0),
+            ((45, 100), 25),
+            ((0, 8), 0),
+            ((76, 90), 0),
+        ] {
+            let begins = known.begins_after(Timestamp(from), Timestamp(to));
+            assert_eq!(begins, after, "{from} to {to}");
+        }
         let parts = known.parts(Timestamp(20), Timestamp(97)).into_iter();
         let parts: Vec<_> = parts.map(|(from, to, is_known)| (from.0, to.0, is_known)).collect();
         assert_eq!(

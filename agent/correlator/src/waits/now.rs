@@ -224,6 +224,7 @@ impl Waits {
                 waker,
                 evidence: self.evidence_index(evidence),
                 throttled_ns: 0,
+                counted: None,
             };
             waits.push((thread, wait));
         }

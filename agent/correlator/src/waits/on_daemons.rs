@@ -10,7 +10,7 @@ use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
 use crate::daemon_path::{Answered, DaemonPath, Piece, ThreadAt};
 use crate::waits::busy::BusyDaemon;
-use crate::waits::path::{Segment, State, critical_path};
+use crate::waits::path::{CountedAs, Segment, State, critical_path};
 use crate::waits::{LOSS_REACH_NS, Waits};
 
 impl Waits {
@@ -85,7 +85,7 @@ impl Waits {
             Some((reason, reason.is_wait().then_some(wait)))
         };
         let reason = match segment.state {
-            State::Unknown => return vec![piece(segment.from, segment.to, None)],
+            State::Unknown | State::Counted(CountedAs::Neither) => return vec![piece(segment.from, segment.to, None)],
             State::Asleep(evidence) => {
                 let what = match self.evidence.get(evidence) {
                     Some(why) => known(why.reason, why.what.clone(), why.by.clone(), why.confidence),
@@ -93,10 +93,14 @@ impl Waits {
                 };
                 return vec![piece(segment.from, segment.to, what)];
             }
-            State::Running => TimeReason::Processor,
-            State::Runnable => TimeReason::RunQueue,
+            State::Running | State::Counted(CountedAs::Processor) => TimeReason::Processor,
+            State::Runnable | State::Counted(CountedAs::RunQueue) => TimeReason::RunQueue,
             State::Throttled => TimeReason::Throttled,
         };
+        if let State::Counted(_) = segment.state {
+            let what = known(reason, String::new(), SmolStr::default(), None);
+            return vec![piece(segment.from, segment.to, what)];
+        }
         let full_from = daemon.full_from.unwrap_or(segment.to).max(segment.from).min(segment.to);
         let parts = self.daemons.known.parts(segment.from, full_from).into_iter();
         let parts = parts.chain([(full_from, segment.to, false)]);

@@ -142,6 +142,7 @@ fn spin(waits: &mut Vec<Wait>, from: Timestamp, to: Timestamp, evidence: usize) 
             waker: None,
             evidence,
             throttled_ns: 0,
+            counted: None,
         });
     }
 }

@@ -4,11 +4,14 @@
 //! analysis of distributed systems using kernel tracing" (IEEE TPDS 27(8), 2016): a thread that was woken by another
 //! thread waited for what that one did meanwhile, so the path goes on there, and comes back where the sleep began.
 //! The result is a partition of the interval: its segments adjoin, and their sum is the interval's length.
+//! The scheduler counts how long each thread was on a processor and waited for one, and each record has its counts: they divide the time between
+//! two records of a thread, whether waits were recorded then or not.
 //! Does not: interpret a sleep (`reasons.rs`), or know spans. A stretch for which records were lost is `Unknown`, never
 //! guessed.
 
 use std::collections::BTreeMap;
 
+use sandglass_model::waits::ThreadTimes;
 use sandglass_model::{ProcessKey, Timestamp};
 
 /// A thread's id in the initial pid namespace. Unique among the threads of an open trace, within which ids are hardly
@@ -20,12 +23,16 @@ pub(crate) type ThreadId = u32;
 pub(crate) struct Thread {
     /// Its process.
     pub(crate) process: ProcessKey,
-    /// When it was created, as far as known.
+    /// When it was created, as far as known; of a process that a runtime executed, its exec.
     pub(crate) begin: Timestamp,
+    /// Since when the scheduler has counted it, by its records: its creation.
+    pub(crate) counted_from: Timestamp,
     /// The thread that created it.
     pub(crate) parent: Option<ThreadId>,
     /// In order of time, without overlap.
     pub(crate) waits: Vec<Wait>,
+    /// Its end; known of a process's first and last thread.
+    pub(crate) ended: Option<Timestamp>,
 }
 
 /// A time in which a thread did not run: it slept until it was woken, then it waited for a processor.
@@ -43,6 +50,26 @@ pub(crate) struct Wait {
     pub(crate) evidence: usize,
     /// Part of the time from `woken` to `ran` in which its group was throttled.
     pub(crate) throttled_ns: u64,
+    /// What the scheduler had counted of the thread when it left the processor; `None` where no record has it.
+    pub(crate) counted: Option<SchedulerCount>,
+}
+
+/// What the scheduler has counted of a thread since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SchedulerCount {
+    /// On a processor.
+    pub(crate) processor_ns: u64,
+    /// Runnable and without a processor; 0 where the kernel does not count it.
+    pub(crate) run_delay_ns: u64,
+}
+
+impl SchedulerCount {
+    pub(crate) fn of(times: &ThreadTimes) -> SchedulerCount {
+        SchedulerCount {
+            processor_ns: times.processor_ns,
+            run_delay_ns: times.run_delay_ns,
+        }
+    }
 }
 
 /// What a thread on the path did.
@@ -56,8 +83,22 @@ pub(crate) enum State {
     Throttled,
     /// It slept, and no thread that is followed was the cause. Holds the evidence's index.
     Asleep(usize),
+    /// A part of the time between two waits, as long as the scheduler counted, at a place that is not known: also where waits were not
+    /// recorded.
+    Counted(CountedAs),
     /// Nothing is known of this time.
     Unknown,
+}
+
+/// What the scheduler counts of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CountedAs {
+    /// It was on a processor, or waited for so short that nothing is said of it.
+    Processor,
+    /// It waited for a processor.
+    RunQueue,
+    /// Neither, and no record says why: a sleep whose begin and end were not seen, or many that were each too short for a record.
+    Neither,
 }
 
 /// A part of the path.
@@ -73,9 +114,40 @@ pub(crate) struct Segment {
     pub(crate) state: State,
 }
 
+/// Time in which a thread neither ran nor waited for a processor is told apart from so much on, and from a tenth of the time on that the
+/// counts divide. Below, it is what is too short for a record, where waits are recorded.
+const NEITHER_MIN_NS: u64 = 1_000_000;
+const NEITHER_PART: u64 = 10;
+/// Shorter waits have no record (probes/bpf, `WAIT_MIN_NS`), and shorter times beside the path do not count.
+const RECORDED_NS: u64 = 200_000;
+
 /// A chain of processes that wait for one another is a few long: shell, plugin, delegate, command. Beyond it a sleep is
 /// a segment by itself.
 const DEPTH_MAX: usize = 32;
+
+/// The path of the interval `from` to `to` of a process. When its first thread has ended, it lasts as long as its last one.
+pub(crate) fn path_of_process(
+    threads: &BTreeMap<ThreadId, Thread>,
+    process: ProcessKey,
+    from: Timestamp,
+    to: Timestamp,
+) -> Vec<Segment> {
+    let first = process.pid;
+    let end_of = |thread: &Thread| thread.ended.filter(|_| thread.process == process);
+    let is_before = |ended: &Timestamp| *ended > from && to.since(*ended) >= RECORDED_NS;
+    let first_ended = threads.get(&first).and_then(end_of).filter(is_before);
+    let ends = first_ended.and_then(|first_ended| {
+        let ends = threads.iter().filter_map(|(id, thread)| Some((end_of(thread)?, *id)));
+        let (last_ended, last) = ends.max()?;
+        (last_ended > first_ended).then_some((first_ended, last))
+    });
+    let Some((first_ended, last)) = ends else {
+        return critical_path(threads, first, from, to);
+    };
+    let mut path = critical_path(threads, first, from, first_ended);
+    path.extend(critical_path(threads, last, first_ended, to));
+    path
+}
 
 /// The path of the interval `from` to `to`, at whose end `last` ran. In order of time; no gaps.
 pub(crate) fn critical_path(
@@ -127,12 +199,13 @@ impl Walk<'_> {
             }
             let floor = low.max(known.begin);
             let before = known.waits.partition_point(|wait| wait.out < at);
+            let next = known.waits.get(before);
             let Some(wait) = before.checked_sub(1).map(|index| known.waits[index]) else {
-                self.push(floor, at, current, State::Running);
-                at = floor;
+                let since = known.counted_from.min(known.begin);
+                at = self.ran((since, Some(SchedulerCount::default())), next, floor, at, current);
                 continue;
             };
-            at = self.stop_at(wait.ran.max(floor), at, current, State::Running);
+            at = self.ran((wait.ran, wait.counted_after()), next, floor, at, current);
             at = self.runnable(&wait, floor, at, current);
             if at > floor {
                 let begin = wait.out.max(floor);
@@ -144,6 +217,41 @@ impl Walk<'_> {
 
     fn existed_before(&self, thread: ThreadId, at: Timestamp) -> bool {
         self.threads.get(&thread).is_some_and(|thread| thread.begin < at)
+    }
+
+    /// The time since a wait, or since the thread's begin, with the scheduler's counts then, until the next wait. The counts say how much of
+    /// it the thread was on a processor, and not when: what it was not is put first, where a sleep that nobody saw would mostly lie. If a part
+    /// of that time is not on the path, only what is more than that part is on the path for sure; the rest counts as time on a
+    /// processor where waits would have been recorded.
+    fn ran(
+        &mut self,
+        (since, counted): (Timestamp, Option<SchedulerCount>),
+        next: Option<&Wait>,
+        floor: Timestamp,
+        at: Timestamp,
+        thread: ThreadId,
+    ) -> Timestamp {
+        let begin = since.max(floor);
+        let divided = next.and_then(|next| Some((next, divide(next, since, counted?)?)));
+        let Some((next, divided)) = divided else {
+            return self.stop_at(begin, at, thread, State::Running);
+        };
+        let off_path = begin.since(since) + next.out.since(at);
+        let (off_path, end) = match off_path < RECORDED_NS {
+            true => (0, next.out),
+            false => (off_path, at),
+        };
+        let [on_processor, queued, neither] = divided.map(|ns| ns.saturating_sub(off_path));
+        let queued = if queued < RECORDED_NS { 0 } else { queued };
+        let is_little = neither < NEITHER_MIN_NS.max(next.out.since(since) / NEITHER_PART);
+        let neither = if is_little { 0 } else { neither };
+        let before_end = |ns: u64| Timestamp(end.0.saturating_sub(ns)).max(begin);
+        let ran_from = before_end(on_processor);
+        let queued_from = before_end(on_processor.saturating_add(queued));
+        let at = self.stop_at(ran_from, at, thread, State::Counted(CountedAs::Processor));
+        let at = self.stop_at(queued_from, at, thread, State::Counted(CountedAs::RunQueue));
+        let at = self.stop_at(begin.plus(neither), at, thread, State::Running);
+        self.stop_at(begin, at, thread, State::Counted(CountedAs::Neither))
     }
 
     /// The time for which the thread waited for a processor; of it, the throttled part first.
@@ -189,6 +297,41 @@ impl Walk<'_> {
     }
 }
 
+/// Nanoseconds from `since` until a wait for which the thread was on a processor by the scheduler's counts, for which it waited for one, and
+/// of which no record says why it did neither. `None` where there is no count.
+fn divide(next: &Wait, since: Timestamp, before: SchedulerCount) -> Option<[u64; 3]> {
+    let after = next.counted?;
+    let between = next.out.since(since);
+    let on_processor = after.processor_ns.saturating_sub(before.processor_ns).min(between);
+    let queued = after.run_delay_ns.saturating_sub(before.run_delay_ns);
+    let queued = queued.min(between - on_processor);
+    Some([on_processor, queued, between - on_processor - queued])
+}
+
+impl Wait {
+    /// A time from `from` to `to` in which a thread was runnable and did not sleep before.
+    pub(crate) fn for_processor(from: Timestamp, to: Timestamp, throttled_ns: u64, times: &ThreadTimes) -> Wait {
+        Wait {
+            out: from,
+            woken: from,
+            ran: to,
+            waker: None,
+            evidence: 0,
+            throttled_ns,
+            counted: Some(SchedulerCount::of(times)),
+        }
+    }
+
+    /// The counts when the thread ran again. The scheduler adds a wait for a processor to its count when the thread gets one
+    /// (kernel/sched/stats.h, `sched_info_arrive`), behind the tracepoint of the switch.
+    fn counted_after(&self) -> Option<SchedulerCount> {
+        self.counted.map(|counted| SchedulerCount {
+            run_delay_ns: counted.run_delay_ns.saturating_add(self.ran.since(self.woken)),
+            ..counted
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,8 +340,10 @@ mod tests {
         Thread {
             process: ProcessKey { pid, start_ticks: 1 },
             begin: Timestamp(begin),
+            counted_from: Timestamp(begin),
             parent,
             waits: waits.to_vec(),
+            ended: None,
         }
     }
 
@@ -210,6 +355,7 @@ mod tests {
             waker,
             evidence: 7,
             throttled_ns: 0,
+            counted: None,
         }
     }
 
@@ -218,6 +364,39 @@ mod tests {
             .into_iter()
             .map(|segment| (segment.from.0, segment.to.0, segment.thread, segment.state))
             .collect()
+    }
+
+    /// The first thread of a Go program ends the process; another one waits for a processor until it can end too.
+    #[test]
+    fn a_process_lasts_until_its_last_thread_has_ended() {
+        const MS: u64 = 1_000_000;
+        let ms = |at: u64| at * MS;
+        let end = |at: u64| wait(ms(at), ms(at), ms(at), None);
+        let ended = |thread: Thread, at: u64| Thread {
+            ended: Some(Timestamp(ms(at))),
+            ..thread
+        };
+        let first = ended(thread(1, 0, None, &[end(40)]), 40);
+        let killed = Wait {
+            waker: Some(1),
+            ..wait(ms(10), ms(39), ms(60), None)
+        };
+        let other = ended(thread(1, ms(2), Some(1), &[killed, end(61)]), 61);
+        let threads = BTreeMap::from([(1, first), (2, other)]);
+        let process = ProcessKey { pid: 1, start_ticks: 1 };
+        let path = path_of_process(&threads, process, Timestamp(0), Timestamp(ms(61)));
+        let path: Vec<_> = path
+            .iter()
+            .map(|part| (part.from.0 / MS, part.to.0 / MS, part.thread, part.state))
+            .collect();
+        assert_eq!(
+            path,
+            [
+                (0, 40, 1, State::Running),
+                (40, 60, 2, State::Runnable),
+                (60, 61, 2, State::Running)
+            ]
+        );
     }
 
     /// A shell that runs `sleep` and waits for it: the time is that of the child's timer.
@@ -239,6 +418,68 @@ mod tests {
                 (95, 100, 1, State::Running),
             ]
         );
+    }
+
+    /// Between two waits the thread was on a processor for 2 of 12 ms by the scheduler's counts, and waited for one for 3 more than was seen;
+    /// since its begin it was on one for 1 of 5.
+    #[test]
+    fn counts_divide_the_time_between_two_records() {
+        const ON_PROCESSOR: State = State::Counted(CountedAs::Processor);
+        const NEITHER: State = State::Counted(CountedAs::Neither);
+        let ms = |ms: u64| ms * 1_000_000;
+        let counted = |processor_ns, run_delay_ns| {
+            Some(SchedulerCount {
+                processor_ns,
+                run_delay_ns,
+            })
+        };
+        let waits = [
+            Wait {
+                counted: counted(ms(1), 0),
+                ..wait(ms(5), ms(7), ms(8), None)
+            },
+            Wait {
+                counted: counted(ms(3), ms(4)),
+                ..wait(ms(20), ms(30), ms(31), None)
+            },
+        ];
+        let mut threads = BTreeMap::from([(1, thread(1, 0, None, &waits))]);
+        let whole = [
+            (0, ms(4), 1, NEITHER),
+            (ms(4), ms(5), 1, ON_PROCESSOR),
+            (ms(5), ms(7), 1, State::Asleep(7)),
+            (ms(7), ms(8), 1, State::Runnable),
+            (ms(8), ms(15), 1, NEITHER),
+            (ms(15), ms(18), 1, State::Counted(CountedAs::RunQueue)),
+            (ms(18), ms(20), 1, ON_PROCESSOR),
+            (ms(20), ms(30), 1, State::Asleep(7)),
+            (ms(30), ms(31), 1, State::Runnable),
+            // No count ends this time.
+            (ms(31), ms(60), 1, State::Running),
+        ];
+        assert_eq!(path(&threads, 1, 0, ms(60)), whole);
+        // Of a part of that time only what is more than the rest is sure.
+        for within in [(10, 12), (15, 18), (19, 20)] {
+            let (from, to) = (ms(within.0), ms(within.1));
+            assert_eq!(path(&threads, 1, from, to), [(from, to, 1, State::Running)]);
+        }
+        let most = [
+            (ms(10), ms(15), 1, NEITHER),
+            (ms(15), ms(19), 1, State::Running),
+            (ms(19), ms(20), 1, State::Counted(CountedAs::RunQueue)),
+        ];
+        assert_eq!(path(&threads, 1, ms(10), ms(20)), most);
+        // Less than a millisecond, less than a tenth, or no count: too little to say so.
+        for (counted, first) in [
+            (counted(ms(1) + 11_000_001, 0), State::Running),
+            (counted(ms(1) + 10_800_001, 0), State::Running),
+            (counted(ms(1) + 10_800_000, 0), NEITHER),
+            (None, State::Running),
+        ] {
+            threads.get_mut(&1).unwrap().waits[1].counted = counted;
+            let found = path(&threads, 1, ms(8), ms(20));
+            assert_eq!(found[0].3, first, "{counted:?}: {found:?}");
+        }
     }
 
     /// The child was created while another thread already slept for it: before that, the path is with its creator.
@@ -306,28 +547,36 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
+        // Times long enough for the counts to divide them.
+        let unit = 50_000;
         for _ in 0..20_000 {
             let count = 1 + random(6) as u32;
             let mut threads = BTreeMap::new();
             for id in 1..=count {
-                let begin = random(400);
+                let begin = random(400) * unit;
                 let mut at = begin;
                 let mut waits = Vec::new();
                 for _ in 0..random(8) {
-                    let out = at + random(60);
-                    let woken = out + random(100);
-                    let ran = woken + random(40);
+                    let out = at + random(60) * unit;
+                    let woken = out + random(100) * unit;
+                    let ran = woken + random(40) * unit;
                     let waker = (random(3) > 0).then(|| 1 + random(u64::from(count) + 1) as u32);
                     let mut new = wait(out, woken, ran, waker);
-                    new.throttled_ns = random(50);
+                    new.throttled_ns = random(50) * unit;
+                    new.counted = (random(2) > 0).then(|| SchedulerCount {
+                        processor_ns: random(400) * unit,
+                        run_delay_ns: random(200) * unit,
+                    });
                     waits.push(new);
                     at = ran + 1;
                 }
                 let parent = (random(2) > 0).then(|| 1 + random(u64::from(count)) as u32);
-                threads.insert(id, thread(id, begin, parent, &waits));
+                let mut new = thread(id, begin, parent, &waits);
+                new.counted_from = Timestamp(random(400) * unit);
+                threads.insert(id, new);
             }
-            let from = random(500);
-            let to = from + random(700);
+            let from = random(500) * unit;
+            let to = from + random(700) * unit;
             let found = path(&threads, 1 + random(u64::from(count)) as u32, from, to);
             let mut at = from;
             for (begin, end, ..) in &found {

@@ -24,7 +24,7 @@ pub(crate) struct Threads {
 
 /// Threads below plugins and steps: a Go program has about ten.
 const THREADS_MAX: usize = 8_192;
-/// Their waits: 64 bytes each. An operation of a second has some hundreds that last longer than 0.2 ms.
+/// Their waits: 72 bytes each. An operation of a second has some hundreds that last longer than 0.2 ms.
 const WAITS_MAX: usize = 32_768;
 /// Threads of one daemon: as many as the kernel side follows.
 const DAEMON_THREADS_MAX: usize = 512;
@@ -93,8 +93,10 @@ impl Threads {
             let thread = Thread {
                 process,
                 begin,
+                counted_from: begin,
                 parent: first,
                 waits: Vec::new(),
+                ended: None,
             };
             self.insert(id, thread);
         }
@@ -108,6 +110,7 @@ impl Threads {
         let Some(thread) = self.thread(times.process, times.thread, times.begin) else {
             return;
         };
+        thread.counted_from = times.begin;
         let index = thread.waits.partition_point(|known| known.out < wait.ran);
         let before = index.checked_sub(1).and_then(|index| thread.waits.get(index));
         let after = before.map_or(Timestamp(0), |before| before.ran);

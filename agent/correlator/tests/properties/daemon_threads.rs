@@ -83,7 +83,7 @@ fn woken(process: ProcessKey, thread: u32, from: Timestamp, stack: &str, by: (Pr
             process,
             thread,
             begin: begin(process, thread),
-            processor_ns: 1,
+            processor_ns: from.0,
             run_delay_ns: 0,
         },
         slept_from: from,

@@ -158,12 +158,14 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
 /// Waits of threads that exist or not, and of times that may lie behind one another.
 fn soup_wait() -> impl Strategy<Value = Body> {
     let times = || {
-        (soup_process(), 1u32..12, 0u64..20).prop_map(|(process, thread, begin)| ThreadTimes {
-            process,
-            thread,
-            begin: Timestamp(begin * SECOND),
-            processor_ns: 5,
-            run_delay_ns: 0,
+        (soup_process(), 1u32..12, 0u64..20, 0u64..SECOND).prop_map(|(process, thread, begin, processor_ns)| {
+            ThreadTimes {
+                process,
+                thread,
+                begin: Timestamp(begin * SECOND),
+                processor_ns,
+                run_delay_ns: 0,
+            }
         })
     };
     let stack = prop::sample::select(vec![
@@ -204,6 +206,7 @@ fn soup_wait() -> impl Strategy<Value = Body> {
             throttled_ns,
         }))
     });
+    let ended = times().prop_map(|times| Body::ThreadEnded(Box::new(times)));
     let blocked = (1u32..9).prop_map(|pid| {
         Body::LockBlocked(Box::new(LockBlocked {
             pid,
@@ -302,6 +305,7 @@ fn soup_wait() -> impl Strategy<Value = Body> {
     prop_oneof![
         6 => woken,
         3 => ran,
+        2 => ended,
         3 => measured,
         1 => blocked,
         3 => seen,

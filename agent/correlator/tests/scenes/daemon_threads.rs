@@ -71,14 +71,25 @@ impl Scene {
             .says(connection, client, RequestPoint::Returned, 0, false)
     }
 
-    /// A thread of the daemon slept until now.
+    /// A thread of the daemon slept until now. It has run all the time before.
     fn slept(&mut self, thread: u32, from: u64, stack: &[&str], waker: sandglass_model::waits::Waker) -> &mut Scene {
+        self.slept_having_run(thread, (from, from), stack, waker)
+    }
+
+    /// The same, having run for so many milliseconds since its creation.
+    fn slept_having_run(
+        &mut self,
+        thread: u32,
+        (from, ran): (u64, u64),
+        stack: &[&str],
+        waker: sandglass_model::waits::Waker,
+    ) -> &mut Scene {
         self.event(Body::ThreadWoken(Box::new(ThreadWake {
             times: ThreadTimes {
                 process: DAEMON,
                 thread,
                 begin: begin(thread),
-                processor_ns: 1,
+                processor_ns: ms(ran).0,
                 run_delay_ns: 0,
             },
             slept_from: ms(from),
@@ -335,7 +346,8 @@ fn a_daemon_that_is_not_followed_is_a_whole() {
     );
 }
 
-/// Before waits were recorded, and where records were left out, that a thread ran is not known: it is the daemon's time.
+/// Before waits were recorded, and where records were left out, that a thread ran is not known: it is the daemon's time. The scheduler's count
+/// of a thread that is older than the request does not say when it ran.
 #[test]
 fn what_is_not_recorded_of_a_daemon_is_its_time_as_a_whole() {
     for limited in [false, true] {
@@ -344,7 +356,9 @@ fn what_is_not_recorded_of_a_daemon_is_its_time_as_a_whole() {
         let plugin = scene.at(100).plugin("shim-policy", &add("sb", "eth0"));
         scene.at(110).sends(1, plugin, RECEIVER);
         scene.at(130).recorded(true);
-        scene.at(4_050).slept(RECEIVER, 120, FLOCK, stranger("ip", UNLOCK));
+        scene
+            .at(4_050)
+            .slept_having_run(RECEIVER, (120, 60), FLOCK, stranger("ip", UNLOCK));
         scene.at(4_250).answers_by(1, plugin, RECEIVER, 111);
         scene.at(4_260).exit(plugin, 0);
         if limited {

@@ -266,7 +266,7 @@ fn wake(process: ProcessKey, from: u64, stack: &[&str], by: ProcessKey, name: &s
             process,
             thread: process.pid,
             begin: Timestamp(process.start_ticks * 10 * MILLISECOND),
-            processor_ns: 1,
+            processor_ns: ms(from).0,
             run_delay_ns: 0,
         },
         slept_from: ms(from),

@@ -199,7 +199,7 @@ fn an_operation_that_runs_possibly_waits_for_it() {
     let asleep = ThreadSeen {
         process: plugin,
         thread: plugin.pid,
-        begin: times(plugin).begin,
+        begin: times(plugin, ms(0)).begin,
         state: ThreadState::Asleep,
         since: ms(1_000),
         stack: EPOLL.iter().collect(),

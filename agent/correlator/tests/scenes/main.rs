@@ -24,6 +24,7 @@ mod netlink;
 mod noisy;
 mod ready;
 mod requests;
+mod runtime_forks;
 mod sandboxes;
 mod scene;
 mod stuck;

@@ -81,7 +81,7 @@ impl Scene {
                 process,
                 thread: process.pid,
                 begin: begin(process),
-                processor_ns: 1,
+                processor_ns: ms(from).0,
                 run_delay_ns: 0,
             },
             slept_from: ms(from),

@@ -20,12 +20,13 @@ pub fn ms(ms: u64) -> Timestamp {
     Timestamp(ms * MILLISECOND)
 }
 
-pub fn times(process: ProcessKey) -> ThreadTimes {
+/// Times of the first thread, which left the processor at `out`: it has run all the time, so that no time is unseen.
+pub fn times(process: ProcessKey, out: Timestamp) -> ThreadTimes {
     ThreadTimes {
         process,
         thread: process.pid,
         begin: Timestamp(process.start_ticks * 10 * MILLISECOND),
-        processor_ns: 1,
+        processor_ns: out.0,
         run_delay_ns: 0,
     }
 }
@@ -38,7 +39,7 @@ impl Scene {
     /// `process` slept from `from` until now, in `stack`.
     pub fn woken(&mut self, process: ProcessKey, from: u64, stack: &[&str], waker: Waker) -> &mut Scene {
         self.event(Body::ThreadWoken(Box::new(ThreadWake {
-            times: times(process),
+            times: times(process, ms(from)),
             slept_from: ms(from),
             recovered: false,
             stack: stack.iter().collect(),
@@ -49,7 +50,7 @@ impl Scene {
     /// `process` waited for a processor from `from` until now.
     pub fn queued(&mut self, process: ProcessKey, from: u64, throttled_ms: u64) -> &mut Scene {
         self.event(Body::ThreadRan(Box::new(ThreadRun {
-            times: times(process),
+            times: times(process, ms(from)),
             runnable_from: ms(from),
             preempted: true,
             throttled_ns: throttled_ms * MILLISECOND,
@@ -141,23 +142,20 @@ fn locked() -> Scene {
 fn a_lock_below_a_command_below_a_plugin_explains_the_operation() {
     let played = locked().play();
     let trace = &played.closed[0];
-    assert_eq!(
-        parts(trace, "command iptables"),
-        [("processor", 3), ("file_lock", 398), ("unknown", 4)]
-    );
-    assert_eq!(
-        parts(trace, "plugin portmap"),
-        [("processor", 8), ("file_lock", 398), ("unknown", 14)]
-    );
+    assert_eq!(parts(trace, "command iptables"), [("processor", 7), ("file_lock", 398)]);
+    assert_eq!(parts(trace, "plugin portmap"), [("processor", 22), ("file_lock", 398)]);
     assert_eq!(parts(trace, "plugin tuning"), [("processor", 15), ("run_queue", 25)]);
+    // Recorded from 150 on, 50 after the plugin's begin. Of the time before only sums are known.
+    let recorded_after = |name| time_of(trace, name).unwrap().recorded_after_ns / MILLISECOND;
+    let names = ["cni ADD", "plugin portmap", "command iptables", "plugin tuning"];
+    assert_eq!(names.map(recorded_after), [50, 50, 40, 0]);
     assert_eq!(
         parts(trace, "cni ADD"),
         [
-            ("processor", 23),
+            ("processor", 37),
             ("run_queue", 25),
             ("file_lock", 398),
-            ("runtime", 10),
-            ("unknown", 14)
+            ("runtime", 10)
         ]
     );
     let verdict = phases::verdict(trace, ms(60_000));
@@ -183,7 +181,7 @@ fn a_wake_up_behind_the_run_that_it_led_to_is_still_the_end_of_a_sleep() {
         };
         let ran = |scene: &mut Scene, from: u64, until: u64| {
             scene.at(until).event(Body::ThreadRan(Box::new(ThreadRun {
-                times: times(plugin),
+                times: times(plugin, ms(from)),
                 runnable_from: ms(from),
                 preempted: false,
                 throttled_ns: 0,
@@ -400,6 +398,56 @@ fn what_was_not_recorded_has_no_time() {
         assert_eq!(time_of(trace, "plugin bridge"), None);
         assert_eq!(time_of(trace, "cni ADD"), None);
     }
+}
+
+/// Of two sleeps of the plugin the first was not seen. The scheduler has counted 20 ms on a processor of the 310 that seem to be run.
+#[test]
+fn a_sleep_that_was_not_seen_is_not_called_processor_time() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+    scene.at(120).queued(plugin, 110, 0);
+    scene.at(440).event(Body::ThreadWoken(Box::new(ThreadWake {
+        times: ThreadTimes {
+            processor_ns: times(plugin, ms(110)).processor_ns + 20 * MILLISECOND,
+            ..times(plugin, ms(430))
+        },
+        slept_from: ms(430),
+        recovered: false,
+        stack: ["hrtimer_nanosleep"].into_iter().collect(),
+        waker: stranger("swapper/0", TIMER),
+    })));
+    scene.at(450).exit(plugin, 0);
+    let played = scene.at(60_000).tick().play();
+    assert_eq!(
+        parts(&played.closed[0], "plugin bridge"),
+        [("processor", 40), ("run_queue", 10), ("timer", 10), ("unknown", 290)]
+    );
+}
+
+/// No wait of a plugin and of its command was seen. The counts at their ends divide their time.
+#[test]
+fn a_process_whose_waits_were_not_seen_ran_for_as_long_as_was_counted_by_its_end() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+    let command = scene.at(110).command(plugin, "/bin/cat", &[]);
+    let ended = |process: ProcessKey, ms: u64, run_delay_ms: u64| {
+        Body::ThreadEnded(Box::new(ThreadTimes {
+            processor_ns: ms * MILLISECOND,
+            run_delay_ns: run_delay_ms * MILLISECOND,
+            ..times(process, Timestamp(0))
+        }))
+    };
+    scene.at(6_110).event(ended(command, 10, 5)).exit(command, 0);
+    scene.at(6_200).event(ended(plugin, 40, 0)).exit(plugin, 0);
+    let played = scene.at(60_000).tick().play();
+    let closed = &played.closed[0];
+    assert_eq!(
+        parts(closed, "command cat"),
+        [("processor", 10), ("run_queue", 5), ("unknown", 5_985)]
+    );
+    assert_eq!(parts(closed, "plugin bridge"), [("processor", 40), ("unknown", 6_060)]);
 }
 
 /// A storm of switches: above the bound the time is unknown, and memory stays. The next operation is recorded again.

@@ -2,11 +2,11 @@
 //!
 //! Does not: look at other networks' plugins, which send none.
 
-use sandglass_model::Timestamp;
 use sandglass_model::daemons::RequestTransport;
 use sandglass_model::phases::human;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Confidence, DaemonDetail, Detail, RequestBegin, Span, Trace};
+use sandglass_model::{Timestamp, registry};
 
 use super::network::Seen;
 use super::{Wrong, plugins};
@@ -71,7 +71,8 @@ fn below(trace: &Trace, parent: usize, name: &str) -> Result<usize, Wrong> {
 }
 
 fn headline(trace: &Trace, pressure_ns: u64, seen: Seen) -> Result<String, Wrong> {
-    let headline = sandglass::view::verdict(trace, trace.root().end.unwrap_or(Timestamp(0)));
+    let end = trace.root().end.unwrap_or(Timestamp(0));
+    let headline = sandglass::view::verdict(trace, end);
     // Without the waits it names what took the daemon's time.
     let slept = if seen.waits {
         "sleep waited "
@@ -88,7 +89,12 @@ fn headline(trace: &Trace, pressure_ns: u64, seen: Seen) -> Result<String, Wrong
     if headline.contains("processors were busy") && pressure_ns > LATE_NS {
         return Err(Wrong::Busy(headline));
     }
-    Err(format!("the headline does not say {named:?}: {headline}").into())
+    let times = trace.spans.iter().filter_map(|span| {
+        let time = span.detail.time()?;
+        Some(format!("{}: {time:?}", registry::name(span)))
+    });
+    let times: Vec<String> = times.collect();
+    Err(format!("the headline does not say {named:?}: {headline}\n{}", times.join("\n")).into())
 }
 
 /// How long tasks of the node waited at least where the agent is excused. The plugin's first request leaves it about 0.2 s to attach

@@ -1,6 +1,7 @@
 //! What a slow pod waited for, against what was arranged: a lock that another process holds, a processor that others keep busy.
 //!
-//! Of the ADD of its first interface. Does not: look at other networks' waits, which are the machine's.
+//! Of the ADD of its first interface. Of every pod: that no step of its runtime waited for a fork of `runc create` of which nothing is known.
+//! Does not: look at other networks' waits, which are the machine's.
 
 use sandglass_model::Timestamp;
 use sandglass_model::cni::CniCommand;
@@ -14,6 +15,13 @@ use crate::pods::CallRecord;
 
 /// The reason takes a third of the operation or more, and the trace's headline names it.
 pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, String> {
+    let times = trace.spans.iter().filter_map(|span| span.detail.time());
+    let mut for_children = times
+        .flat_map(|time| &time.waits)
+        .filter(|wait| wait.reason == TimeReason::Child);
+    if let Some(wait) = for_children.find(|wait| wait.by.starts_with(FORK)) {
+        return Err(format!("what the runtime forked is not followed: {wait:?}"));
+    }
     let (reason, named) = match record.pod.network {
         Network::Locked => (TimeReason::FileLock, format!("/{LOCK}, held by {LOCK_HOLDER}")),
         Network::Crowded => (TimeReason::RunQueue, "the node's processors were busy".to_owned()),
@@ -55,5 +63,7 @@ fn percent_of(time: &TimeSpent, reason: TimeReason) -> u64 {
     part * 100 / time.total_ns().max(1)
 }
 
+/// How `runc create` calls what it forks (libcontainer/nsenter/nsexec.c): `runc:[2:INIT]`.
+const FORK: &str = "runc:[";
 /// From here on a headline names a reason.
 const LEAST_PERCENT: u64 = 33;

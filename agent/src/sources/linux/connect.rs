@@ -1,7 +1,7 @@
 //! The connection probe: the set-up of TCP connections, as the side that connects sees it.
 //!
 //! Used by the Linux source. One hook, on changes of a socket's state (net/ipv4/af_inet.c, inet_sk_set_state); all changes that
-//! are no set-up cost two comparisons in the kernel. Without it there are no connections in traces; nothing else is missing.
+//! are no set-up cost two comparisons in the kernel, in each of two programs. Without it there are no connections in traces; nothing else is missing.
 //! A connection has two records: that it started, with the process, and that it was established or failed.
 //! A connection for which the node has no route or no port is no change of state: connect(2) fails at once, and only the
 //! program learns of it. Such connections are not seen.
@@ -75,8 +75,10 @@ fn attach(
     };
     let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
-    // The program has this name in both rungs' objects, which differ in how they read the socket and identify it.
+    // The programs have these names in both rungs' objects, which differ in how they read the socket and identify it. The
+    // second reports what an interrupt brings during a run of the first (probes/bpf/recursion.h).
     family.attach("on_set_state", TRACEPOINT, loader)?;
+    family.attach("on_set_state_within", TRACEPOINT, loader)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, ConnectDecoder::default());
     Ok(AttachedProbe::new(

@@ -77,6 +77,8 @@ fn attach(
     // The tracepoint of include/trace/events/skb.h. kfree_skb_reason() calls it, consume_skb() does not (net/core/skbuff.c, as
     // in Linux 6.12), so that a packet freed after use is no drop.
     family.attach("on_drop", "kfree_skb", loader)?;
+    // Reports what an interrupt brings during a run of the first (probes/bpf/recursion.h).
+    family.attach("on_drop_within", "kfree_skb", loader)?;
     let label = ProbeLabel {
         probe: PROBE.to_owned(),
     };
@@ -259,7 +261,7 @@ mod tests {
         let (sender, _receiver) = channel(1024, Gauge::default());
         let health = Health::default();
         match with_kernel_types(&[53], |loader| attach(UNREASONED, loader, &sender, &health)).flatten() {
-            Ok(probe) => assert_eq!(probe.run_time().len(), 1),
+            Ok(probe) => assert_eq!(probe.run_time().len(), 2),
             Err(error) => {
                 // Without BTF or privileges nothing can be loaded here; any other error is one of the object.
                 let not_here =

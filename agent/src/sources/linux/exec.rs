@@ -190,10 +190,10 @@ impl Attached {
             )];
         }
         let family = &mut self.family;
-        // A wake-up must be seen of every sleep that on_switch has seen begin.
+        // In this order they are attached: what on_waking remembers of a thread must be seen to end.
         let outcome = family
-            .prepare(Part::Waits, "on_waking", "sched_waking", loader)
-            .and_then(|()| family.prepare(Part::Waits, "on_switch", "sched_switch", loader))
+            .prepare(Part::Waits, "on_switch", "sched_switch", loader)
+            .and_then(|()| family.prepare(Part::Waits, "on_waking", "sched_waking", loader))
             .and_then(|()| family.wait_maps())
             .and_then(|maps| Ok((maps, loader.named_symbols()?)));
         match outcome {

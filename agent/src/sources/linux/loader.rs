@@ -9,3 +9,4 @@ mod hook;
 pub mod iterator;
 pub mod maps;
 pub mod run_time;
+mod types;

@@ -13,6 +13,7 @@ fn waiting(network: Network, command_name: &str, wait: WaitGroup) -> (Trace, Cal
     let time = TimeSpent {
         parts: vec![(TimeReason::Processor, 300 * MILLISECOND), (wait.reason, wait.ns)],
         waits: vec![wait],
+        recorded_after_ns: 0,
     };
     if let Detail::Operation(operation) = &mut adding {
         operation.time = Some(Box::new(time));

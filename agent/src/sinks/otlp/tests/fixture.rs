@@ -55,6 +55,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
                 by: "kube-proxy".into(),
                 confidence: None,
             }],
+            recorded_after_ns: 1_000_000,
         })),
     };
     let failed = |class: &str, message: &str| Status::Error {

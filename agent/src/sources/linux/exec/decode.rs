@@ -17,7 +17,7 @@ use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord, KIND_CONTE
 use sandglass_probes::wire::waits::{RunRecord, WakeRecord};
 use sandglass_probes::wire::{
     COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_MESSAGE,
-    KIND_RUN, KIND_STDIO, KIND_WAKE, ROLE_RUNTIME, ROLE_TRACKED, RecordHeader, StdioRecord,
+    KIND_RUN, KIND_STDIO, KIND_WAKE, ROLE_RUNTIME, ROLE_RUNTIME_FORK, ROLE_TRACKED, RecordHeader, StdioRecord,
 };
 
 use super::stdio;
@@ -30,10 +30,21 @@ pub struct DecodedProcess {
     pub event: Event,
     /// Id of the cgroup (v2) of an exec, else 0.
     pub cgroup_id: u64,
-    /// The process is a known runtime's own, not a tracked one.
-    pub is_runtime: bool,
+    /// Whose the process is.
+    pub role: ProcessRole,
     /// Bytes that waited in the ring buffer when the record was written.
     pub ring_bytes: u64,
+}
+
+/// Whose a process is, as far as the kernel side distinguishes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessRole {
+    /// A plugin, or below one or a daemon.
+    Tracked,
+    /// A known runtime's own.
+    Runtime,
+    /// A runtime's process forked it, and it has executed nothing of a runtime.
+    RuntimeFork,
 }
 
 /// A record of the process probe, or of the programs that follow waits, which need names of the kernel's functions, or requests.
@@ -115,6 +126,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
     let body = match header.kind {
         KIND_FORK => {
             let (record, _) = ForkRecord::read(bytes).ok_or(short(KIND_FORK))?;
+            role = record.role;
             Body::ProcessForked(Fork {
                 process: key(&header),
                 parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
@@ -163,7 +175,11 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
     Ok(Some(DecodedProcess {
         event: Event { at, body },
         cgroup_id,
-        is_runtime: role == ROLE_RUNTIME,
+        role: match role {
+            ROLE_RUNTIME => ProcessRole::Runtime,
+            ROLE_RUNTIME_FORK => ProcessRole::RuntimeFork,
+            _ => ProcessRole::Tracked,
+        },
         ring_bytes: header.ring_bytes,
     }))
 }

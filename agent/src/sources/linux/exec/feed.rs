@@ -14,7 +14,7 @@ use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 
 use super::cri::CriRequests;
 use super::daemons::Daemons;
-use super::decode::{DecodedProcess, DecodedRecord, decode_any};
+use super::decode::{DecodedProcess, DecodedRecord, ProcessRole, decode_any};
 use super::running;
 use super::runtimes::{self, Runtimes};
 use super::trust::Trust;
@@ -135,21 +135,27 @@ impl ExecFeed {
         self.ring_bytes
             .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
         let mut event = decoded.event;
+        let is_tracked = decoded.role == ProcessRole::Tracked;
         match &mut event.body {
             Body::ProcessExecuted(exec) => {
-                if decoded.is_runtime && !self.runtimes.on_exec(exec) {
+                let is_reported = match decoded.role {
+                    ProcessRole::Tracked => true,
+                    ProcessRole::Runtime => self.runtimes.on_exec(exec),
+                    ProcessRole::RuntimeFork => self.runtimes.on_container_exec(exec.process),
+                };
+                if !is_reported {
                     return;
                 }
                 exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
-                let is_step = decoded.is_runtime && runtimes::is_step(exec);
-                if let Some(daemons) = self.daemons.as_mut().filter(|_| !decoded.is_runtime) {
+                let is_step = decoded.role == ProcessRole::Runtime && runtimes::is_step(exec);
+                if let Some(daemons) = self.daemons.as_mut().filter(|_| is_tracked) {
                     daemons.on_exec(exec, event.at);
                 }
                 if let Some(waits) = &mut self.waits {
-                    match decoded.is_runtime {
-                        true if is_step => waits.on_step(exec.process, event.at),
-                        true => {}
-                        false => waits.on_exec(exec, event.at),
+                    match is_step {
+                        true => waits.on_step(exec.process, event.at),
+                        false if is_tracked => waits.on_exec(exec, event.at),
+                        false => {}
                     }
                 }
                 if let Some(measure) = &self.measure {
@@ -161,7 +167,7 @@ impl ExecFeed {
                 }
                 self.netns.request(exec, event.at);
             }
-            Body::ProcessExited(exit) if !self.runtimes.on_exit(exit.process) => return,
+            Body::ProcessExited(exit) if !self.runtimes.on_exit(exit.process, decoded.role) => return,
             Body::ProcessExited(exit) => {
                 if let Some(daemons) = &mut self.daemons {
                     daemons.on_exit(exit.process, event.at);
@@ -173,7 +179,7 @@ impl ExecFeed {
                     measure.again();
                 }
             }
-            Body::ProcessForked(fork) => {
+            Body::ProcessForked(fork) if is_tracked => {
                 if let Some(daemons) = &mut self.daemons {
                     daemons.on_fork(fork.process, fork.parent);
                 }
@@ -181,6 +187,7 @@ impl ExecFeed {
                     waits.on_fork(fork.process);
                 }
             }
+            Body::ProcessForked(fork) if !self.runtimes.on_fork(fork) => return,
             _ => {}
         }
         self.burst.push(event);

@@ -1,6 +1,6 @@
 //! Locks that tracked threads wait for: events of the records of `probes/bpf/file_locks.h` and `probes/bpf/locks.h`.
 //!
-//! Used by `exec::waits`: the programs of both are attached together. Completes what the kernel side cannot know: the path
+//! Used by `exec::waits`, which attaches the programs of both. Completes what the kernel side cannot know: the path
 //! of a locked file (`lock_paths.rs`), and the name of a holder that took its lock before anybody looked.
 //! Does not: say which lock of the kernel it is, beyond its symbol where there is one; the correlator does. Addresses of locks
 //! never leave this file: they would show where the kernel lies.
@@ -24,15 +24,15 @@ use crate::sources::linux::record::text;
 use crate::sources::linux::status::{attached, unavailable};
 use crate::sources::linux::symbols::Symbols;
 
-/// Loads the programs, to be attached with those of waits. Returns the status, and whether waits for locks on files are seen.
+/// Loads the programs, to be attached with those of waits and after them. Returns the status, and whether waits for locks on files are seen.
 pub fn prepare(family: &mut Family, loader: &ProbeLoader<'_>) -> (ProbeStatus, bool) {
     let files = family
         .prepare(Part::Waits, "on_flock", "flock_lock_inode", loader)
         .and_then(|()| family.prepare(Part::Waits, "on_posix_lock", "posix_lock_inode", loader));
     // The end first: a wait without an end would keep its entry.
     let kernel = family
-        .prepare(Part::Waits, "on_contention_end", "contention_end", loader)
-        .and_then(|()| family.prepare(Part::Waits, "on_contention_begin", "contention_begin", loader));
+        .prepare(Part::KernelLocks, "on_contention_end", "contention_end", loader)
+        .and_then(|()| family.prepare(Part::KernelLocks, "on_contention_begin", "contention_begin", loader));
     let status = match (&files, &kernel) {
         (Ok(()), Ok(())) => attached(PROBE, "tp_btf filelock, contention, while a plugin is slow"),
         (Ok(()), Err(error)) => lacking("tp_btf filelock, while a plugin is slow", NO_KERNEL, error),

@@ -2,25 +2,34 @@
 //!
 //! Used by the feed of the process probe. The kernel side reports every process of a known runtime; the kubelet's exec
 //! probes run `runc exec` all the time, and none of them concerns a sandbox's life.
-//! The exit of a process is reported if its exec was. Does not: know sandboxes.
+//! The exit of a process is reported if its exec or fork was. Does not: know sandboxes.
 
 use std::collections::HashSet;
 
 use sandglass_model::ProcessKey;
-use sandglass_model::event::Exec;
+use sandglass_model::event::{Exec, Fork};
+
+use super::decode::ProcessRole;
 
 /// The filter.
 #[derive(Debug, Default)]
 pub struct Runtimes {
     /// Running processes whose exec was not reported: their exit is not reported either. At most [`IGNORED_MAX`].
     ignored: HashSet<ProcessKey>,
+    /// Running steps, and what they forked, until it executes a container's program: forks of these are reported, since a step
+    /// waits for them. At most [`IGNORED_MAX`].
+    below_steps: HashSet<ProcessKey>,
 }
 
 impl Runtimes {
     /// Whether the exec of a runtime's process is to be reported.
     pub fn on_exec(&mut self, exec: &Exec) -> bool {
+        if is_step(exec) {
+            self.add_below_step(exec.process);
+        }
         let reported = concerns_life(exec);
-        if !reported {
+        // The fork of `runc init` was reported.
+        if !reported && !self.below_steps.contains(&exec.process) {
             // Full only when exits were lost. Then a few exits without their exec are reported, which harms nothing.
             if self.ignored.len() >= IGNORED_MAX {
                 self.ignored.clear();
@@ -30,9 +39,35 @@ impl Runtimes {
         reported
     }
 
-    /// Whether the exit of a process is to be reported: unless its exec was seen here and was not.
-    pub fn on_exit(&mut self, process: ProcessKey) -> bool {
-        !self.ignored.remove(&process)
+    /// Whether the fork by a runtime's process is to be reported.
+    pub fn on_fork(&mut self, fork: &Fork) -> bool {
+        let reported = self.below_steps.contains(&fork.parent);
+        if reported {
+            self.add_below_step(fork.process);
+        }
+        reported
+    }
+
+    /// Whether it is to be reported that what a runtime forked executes a container's program.
+    pub fn on_container_exec(&mut self, process: ProcessKey) -> bool {
+        self.below_steps.remove(&process)
+    }
+
+    /// Whether the exit of a process is to be reported: unless its exec or fork was seen here and was not.
+    pub fn on_exit(&mut self, process: ProcessKey, role: ProcessRole) -> bool {
+        let was_below = self.below_steps.remove(&process);
+        match role {
+            ProcessRole::RuntimeFork => was_below,
+            ProcessRole::Tracked | ProcessRole::Runtime => !self.ignored.remove(&process),
+        }
+    }
+
+    fn add_below_step(&mut self, process: ProcessKey) {
+        // Full only when exits were lost.
+        if self.below_steps.len() >= IGNORED_MAX {
+            self.below_steps.clear();
+        }
+        self.below_steps.insert(process);
     }
 }
 
@@ -103,6 +138,41 @@ mod tests {
             netns: 0,
             running: false,
         }
+    }
+
+    /// `runc create` forks `runc init`, which forks twice before it executes the container's program (libcontainer/nsenter/nsexec.c).
+    #[test]
+    fn forks_below_steps_are_reported_until_the_containers_program() {
+        let key = |pid| ProcessKey { pid, start_ticks: 0 };
+        let exec = |pid, args: &[&str]| Exec {
+            process: key(pid),
+            ..runtime("/usr/sbin/runc", args)
+        };
+        let fork = |parent, process| Fork {
+            process: key(process),
+            parent: key(parent),
+            thread: None,
+        };
+        let mut runtimes = Runtimes::default();
+        assert!(runtimes.on_exec(&exec(10, &["runc", "create", "id"])));
+        assert!(runtimes.on_fork(&fork(10, 11)));
+        assert!(!runtimes.on_exec(&exec(11, &["runc", "init"])));
+        assert!(runtimes.on_fork(&fork(11, 12)) && runtimes.on_fork(&fork(12, 13)));
+        assert!(runtimes.on_exit(key(11), ProcessRole::Runtime));
+        assert!(runtimes.on_exit(key(12), ProcessRole::RuntimeFork));
+        assert!(runtimes.on_exit(key(10), ProcessRole::Runtime));
+        assert!(runtimes.on_container_exec(key(13)));
+        assert!(!runtimes.on_fork(&fork(13, 14)));
+        // Of an exec probe nothing is.
+        assert!(!runtimes.on_exec(&exec(20, &["runc", "exec", "id", "true"])));
+        assert!(!runtimes.on_fork(&fork(20, 21)));
+        assert!(!runtimes.on_exec(&exec(21, &["runc", "init"])));
+        assert!(!runtimes.on_fork(&fork(21, 22)));
+        assert!(!runtimes.on_exit(key(21), ProcessRole::Runtime));
+        assert!(!runtimes.on_container_exec(key(22)));
+        assert!(!runtimes.on_exit(key(22), ProcessRole::RuntimeFork));
+        assert!(!runtimes.on_exit(key(20), ProcessRole::Runtime));
+        assert!(runtimes.below_steps.is_empty() && runtimes.ignored.is_empty());
     }
 
     /// Options with values stand before the verb, and a container may be called like one: the first word that is a verb

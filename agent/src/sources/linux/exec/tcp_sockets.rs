@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 /// The connections of a process, as the kernel side numbers them: inode of the network namespace and both ports, the own one first.
 pub fn connections(pid: u32) -> Vec<u64> {
@@ -26,17 +27,24 @@ pub fn connections(pid: u32) -> Vec<u64> {
         .collect()
 }
 
-/// Inodes of the sockets that a process has open.
+/// Inodes of the TCP sockets that a process has open. Most plugins have none, only such of netlink, and their namespace's table need not
+/// be read then: the kernel walks all its buckets for that.
 fn sockets(pid: u32) -> HashSet<u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let links = entries
-        .take(DESCRIPTORS_MAX)
-        .filter_map(|entry| fs::read_link(entry.path()).ok());
-    let inode = |link: std::path::PathBuf| {
+    let inode = |path: PathBuf| {
+        let link = fs::read_link(&path).ok()?;
         let inside = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-        inside.parse().ok()
+        may_be_tcp(&path).then(|| inside.parse().ok())?
     };
-    links.filter_map(inode).collect()
+    let paths = entries.take(DESCRIPTORS_MAX).map(|entry| entry.path());
+    paths.filter_map(inode).collect()
+}
+
+/// Whether the kernel names this socket's protocol `TCP` or `TCPv6` (net/socket.c, `sockfs_xattr_get`), or does not name it.
+fn may_be_tcp(socket: &Path) -> bool {
+    let mut name = [0; 32];
+    let length = rustix::fs::getxattr(socket, "system.sockprotoname", &mut name);
+    length.map_or(true, |length| name[..length].starts_with(b"TCP"))
 }
 
 /// Own and other port of an established connection within the node, of one of these sockets. A line:
@@ -76,6 +84,7 @@ const TABLE_MAX: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd as _;
 
     use super::*;
 
@@ -93,6 +102,16 @@ mod tests {
         assert_eq!(found.filter(|ports| *ports == (own, server.port())).count(), 1);
         assert!(connections(std::process::id()).contains(&expected));
         assert_eq!(connections(u32::MAX), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn only_sockets_of_tcp_are_looked_up() {
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let named = |socket: i32| may_be_tcp(Path::new(&format!("/proc/self/fd/{socket}")));
+        assert!(named(listener.as_raw_fd()));
+        assert!(!named(unix.as_raw_fd()) && !named(udp.as_raw_fd()));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Used by the feed of the process probe. The programs (`probes/bpf/waits.h`) are attached only while a plugin runs that began
 //! longer than `waits.after` ago (or always, where that is 0), so that a fast operation pays nothing for the reasons of slow ones. A sleep that lasts at that
-//! moment is recovered by the kernel side.
+//! moment is recovered by the kernel side. Those that see who holds a lock of the kernel come after twice that time: to attach and detach them
+//! interrupts every processor more often than all others do together, since the kernel changes its code at each place that waits for a lock.
 //! While an operation is slow, `looks` shows what its threads do now.
 //! Does not: interpret a stack; the correlator does.
 
@@ -15,7 +16,7 @@ use sandglass_model::waits::{ThreadRun, ThreadTimes, ThreadWake, Waker};
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
 use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord};
 use sandglass_probes::wire::waits::{
-    RunRecord, ThreadTimes as WireTimes, WAIT_PREEMPTED, WAIT_RECOVERED, WAIT_THROTTLED, WakeRecord,
+    RunRecord, ThreadTimes as WireTimes, WAIT_ENDED, WAIT_PREEMPTED, WAIT_RECOVERED, WAIT_THROTTLED, WakeRecord,
 };
 use sandglass_probes::wire::{COMM_LEN, RecordHeader};
 
@@ -40,11 +41,11 @@ pub struct Waits {
     /// What runs and was executed by a runtime, plugins and steps, with the time from which it is slow, and with `None` what
     /// plugins started.
     running: HashMap<ProcessKey, Option<Timestamp>>,
-    /// The programs are to be attached.
-    wanted: bool,
+    /// The programs that are to be attached.
+    wanted: Wanted,
     /// Some are attached that are not to be, or the other way round.
     changing: bool,
-    /// All are attached.
+    /// All but those of the kernel's locks are attached.
     attached: bool,
     /// Until when the programs stay attached without a slow plugin.
     until: Timestamp,
@@ -62,6 +63,14 @@ pub struct Waits {
     addresses: Addresses,
 }
 
+/// Which programs are to be attached. Each has those of the one before too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    Nothing,
+    Waits,
+    KernelLocks,
+}
+
 impl Waits {
     /// Waits of the programs that `family` has prepared, whether those see locks on files, and whether the kernel has
     /// the iterator over tasks.
@@ -77,7 +86,7 @@ impl Waits {
             symbols,
             after_ns: u64::try_from(after.as_nanos()).unwrap_or(u64::MAX),
             running: HashMap::new(),
-            wanted: false,
+            wanted: Wanted::Nothing,
             changing: false,
             attached: false,
             until: Timestamp(0),
@@ -144,11 +153,18 @@ impl Waits {
     /// A message when the kernel rejects the programs.
     pub fn check(&mut self, events: &mut Vec<Event>) -> Result<(), String> {
         let now = clock::now();
-        let is_slow = |slow_from: &Timestamp| now >= *slow_from && now.since(*slow_from) < SLOW_MAX_NS;
-        let slow = self.running.values().flatten().any(is_slow);
-        let wanted = self.after_ns == 0 || slow || (self.wanted && now < self.until);
-        if wanted != self.wanted && !self.changing {
-            self.begin_change(wanted, events)?;
+        let slow_for = |slow_from: &Timestamp| (now >= *slow_from).then(|| now.since(*slow_from));
+        let longest = self.running.values().flatten().filter_map(slow_for);
+        let longest = longest.filter(|ns| *ns < SLOW_MAX_NS).max();
+        let slow = longest.is_some();
+        let is_on = self.wanted > Wanted::Nothing;
+        let on = self.after_ns == 0 || slow || (is_on && now < self.until);
+        if on != is_on && !self.changing {
+            self.begin_change(on, events)?;
+        }
+        let very_slow = self.after_ns == 0 || longest.is_some_and(|ns| ns >= self.after_ns);
+        if !self.changing && self.wanted == Wanted::Waits && very_slow {
+            (self.wanted, self.changing) = (Wanted::KernelLocks, true);
         }
         if self.changing {
             self.change(events)?;
@@ -190,32 +206,42 @@ impl Waits {
         }
     }
 
-    fn begin_change(&mut self, wanted: bool, events: &mut Vec<Event>) -> Result<(), String> {
-        if !wanted {
+    fn begin_change(&mut self, on: bool, events: &mut Vec<Event>) -> Result<(), String> {
+        if !on {
             // The time before the programs are detached, and in `change` the one after they are attached.
             events.push(recorded(false));
             self.attached = false;
         } else if !self.maps.reset() {
-            return Err("a map of the programs cannot be written".to_owned());
+            return Err(NOT_WRITTEN.to_owned());
         } else {
             self.locks.reset();
             self.has_looked = false;
         }
-        (self.wanted, self.changing) = (wanted, true);
+        self.wanted = if on { Wanted::Waits } else { Wanted::Nothing };
+        self.changing = true;
         Ok(())
     }
 
-    /// Attaches or detaches one program. The feed reads its records before the next one: the kernel changes its own code for each, and
+    /// Attaches or detaches the next program. The feed reads its records before the one after it: the kernel changes its own code for each, and
     /// may wait for a grace period of RCU (kernel/tracepoint.c), which takes a millisecond on an idle node and, six of them, more than
     /// the reorder window on a slow one. What happened meanwhile would come late.
     fn change(&mut self, events: &mut Vec<Event>) -> Result<(), String> {
         let mut family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = family.step_part(Part::Waits, self.wanted);
-        self.changing = !done.map_err(|error| error.to_string())?;
-        if self.wanted && !self.changing {
+        let mut step = |part, hooked| family.step_part(part, hooked).map_err(|error| error.to_string());
+        // The reverse order, as within a part.
+        if self.wanted == Wanted::Nothing {
+            self.changing = !(step(Part::KernelLocks, false)? && step(Part::Waits, false)?);
+            if !self.changing && !self.maps.clear_attachment() {
+                return Err(NOT_WRITTEN.to_owned());
+            }
+            return Ok(());
+        }
+        let attached = step(Part::Waits, true)?;
+        if attached && !self.attached {
             self.attached = true;
             events.push(recorded(true));
         }
+        self.changing = !(attached && step(Part::KernelLocks, self.wanted == Wanted::KernelLocks)?);
         Ok(())
     }
 
@@ -285,9 +311,13 @@ impl Waits {
     }
 }
 
-/// The event of a thread that begins to run.
+/// The event of a thread that begins to run, or that ends.
 pub fn ran(record: &RunRecord) -> Event {
     let at = Timestamp(record.header.at_ns);
+    if record.flags & WAIT_ENDED != 0 {
+        let body = Body::ThreadEnded(Box::new(times(&record.header, &record.times)));
+        return Event { at, body };
+    }
     let runnable_from = Timestamp(record.runnable_ns);
     let throttled = record.flags & WAIT_THROTTLED != 0;
     Event {
@@ -339,6 +369,8 @@ fn times(header: &RecordHeader, times: &WireTimes) -> ThreadTimes {
 pub const PROBE: &str = "waits";
 /// Its name for what was left out of the threads of daemons.
 pub const DAEMON_THREADS: &str = "daemon_threads";
+/// The error of a map that the kernel refuses to change.
+const NOT_WRITTEN: &str = "a map of the programs cannot be written";
 /// The iterator's program.
 pub const LOOK: &str = "look";
 /// What one look may write: more than three thousand threads.
@@ -350,5 +382,5 @@ const STEP_FACTOR: u64 = 3;
 /// A plugin that is slow for longer (ten minutes, twice the default of `correlation.deadline`) keeps nothing attached.
 const SLOW_MAX_NS: u64 = 600_000_000_000;
 /// How long the programs stay attached after a slow plugin: the runtime executes the next one of its chain within
-/// milliseconds, and to attach takes one.
-const LINGER_NS: u64 = 200_000_000;
+/// milliseconds, and to attach takes one. Not longer, since the next sandbox of a busy node, whose operations are not slow, would pay for them.
+const LINGER_NS: u64 = 30_000_000;

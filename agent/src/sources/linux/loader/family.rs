@@ -21,6 +21,7 @@ use super::hook::{self, AttachPoint, Hook};
 use super::iterator;
 use super::maps::{CriMaps, LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
 use super::run_time::ProgramTime;
+use super::types;
 use crate::sources::linux::symbols::{self, Namer, Symbols};
 
 /// One rung of a ladder of tracepoints.
@@ -102,7 +103,7 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
     // EbpfLoader::new() reads the information too and cannot be kept from it: so there is one loader, made meanwhile.
     let (types, mut objects) = thread::scope(|scope| {
         let other = thread::Builder::new().spawn_scoped(scope, EbpfLoader::new);
-        let types = Btf::from_sys_fs().map_err(LoadError::Btf);
+        let types = types::of_kernel().map_err(LoadError::Btf);
         let objects = other.ok().and_then(|other| other.join().ok());
         (types, objects.unwrap_or_default())
     });
@@ -119,6 +120,8 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
 pub enum Part {
     /// Those that follow waits.
     Waits,
+    /// Those that see who holds a lock of the kernel.
+    KernelLocks,
     /// Those that follow requests to daemons.
     Requests,
 }
@@ -388,7 +391,7 @@ impl Family {
         Ok(WaitMaps {
             sleeps: self.take_map("sleeps")?,
             contentions: self.take_map("contentions")?,
-            clock_offset: self.take_map("clock_offset")?,
+            attachments: self.take_map("attachments")?,
             limited: self.limited()?,
             limited_daemons: LostCounter {
                 counters: self.take_map("limited_daemons")?,

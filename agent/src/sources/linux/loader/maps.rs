@@ -153,8 +153,8 @@ pub struct WaitMaps {
     pub(super) sleeps: HashMap<MapData, u32, [u8; 56]>,
     /// By thread id, the lock of the kernel that it waits for (`probes/bpf/locks.h`).
     pub(super) contentions: HashMap<MapData, u32, [u8; 64]>,
-    /// One entry: the boot clock minus the run queues' clock.
-    pub(super) clock_offset: Array<MapData, u64>,
+    /// One entry: the boot clock minus the run queues' clock, and since when switches are seen.
+    pub(super) attachments: Array<MapData, [u64; 2]>,
     /// Records that were left out.
     pub(super) limited: LostCounter,
     /// The same, of threads of daemons.
@@ -183,7 +183,13 @@ impl WaitMaps {
         for thread in threads {
             let _ = self.contentions.remove(&thread);
         }
-        self.clock_offset.set(0, 0, 0).is_ok()
+        self.clear_attachment()
+    }
+
+    /// Tells the kernel side that the programs are not attached: threads that end are not reported then. False when a map cannot be
+    /// written.
+    pub fn clear_attachment(&mut self) -> bool {
+        self.attachments.set(0, [0; 2], 0).is_ok()
     }
 }
 

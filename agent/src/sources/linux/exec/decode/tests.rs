@@ -66,8 +66,8 @@ fn exec_fields_come_through() {
     let bytes = exec_bytes(b"/opt/\xffcni", b"a\0\0b\xc3\x28\0cut", b"", FLAG_ARGS_CUT);
     let decoded = decoded(&bytes);
     assert_eq!(
-        (decoded.cgroup_id, decoded.is_runtime, decoded.ring_bytes),
-        (77, false, 96)
+        (decoded.cgroup_id, decoded.role, decoded.ring_bytes),
+        (77, ProcessRole::Tracked, 96)
     );
     assert_eq!(decoded.event.at, Timestamp(5_000_000_000));
     let exec = exec_of(&bytes);
@@ -113,7 +113,7 @@ fn an_exit_is_a_code_or_a_signal() {
             role: ROLE_RUNTIME,
         };
         let decoded = decoded(record.bytes());
-        assert!(decoded.is_runtime);
+        assert_eq!(decoded.role, ProcessRole::Runtime);
         let process = ProcessKey {
             pid: 42,
             start_ticks: 123,
@@ -130,9 +130,13 @@ fn fork_names_both() {
         parent_thread_start_ns: 20_000_000,
         parent_pid: 7,
         parent_tid: 8,
+        role: ROLE_RUNTIME_FORK,
+        reserved: 0,
     };
+    let decoded = decoded(record.bytes());
+    assert_eq!(decoded.role, ProcessRole::RuntimeFork);
     assert_eq!(
-        decoded(record.bytes()).event.body,
+        decoded.event.body,
         Body::ProcessForked(Fork {
             process: ProcessKey {
                 pid: 42,
