@@ -12,7 +12,7 @@ use sandglass_lab::pressure::some_us;
 use serde_json::Value;
 
 use super::node::{METRICS, NAMESPACE, Node, try_http};
-use super::own_time::{Compared, DAEMON, install, print_compared, shares};
+use super::own_time::{Compared, NAMES, Waits, install, print_compared, shares};
 use super::pods::sandbox_traces;
 use super::scheduling::{Interval, Scheduling, between, length, united};
 use super::tracefs::Tracefs;
@@ -20,17 +20,6 @@ use super::{processors, workloads};
 
 /// Of the 110 that a kubelet allows by default, most.
 const PODS: u32 = 95;
-/// The node's plugins, and what they execute.
-const NAMES: [&str; 8] = [
-    "bridge",
-    "host-local",
-    "loopback",
-    "slow-policy",
-    "dirname",
-    "sleep",
-    "sed",
-    DAEMON,
-];
 /// 16 MiB, of which waits may fill a sixteenth.
 const RING: &str = "--set=config.probes.ring_buffer_bytes=16777216";
 const SECOND: f64 = 1e9;
@@ -82,7 +71,7 @@ fn i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel() {
             assert_shim_agrees(&folder, &plugins, &scheduling);
             assert_pressure(&plugins, &scheduling, within, &before, &after);
         }
-        let compared = Compared::all(&traces, Some(&scheduling));
+        let compared = Compared::all(&traces, Some(&Waits::of(&lines)));
         print_compared("run_pod_sandbox of 95 at once", &compared.requests);
         print_compared("add of 95 at once", &compared.adds);
         let shares = shares(&compared.requests);
