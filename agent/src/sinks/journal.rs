@@ -423,6 +423,8 @@ impl Writer {
             }
         }
         self.begin();
+        // What was found may be all for a while: an open sandbox waits for the runtime to list it.
+        self.observe();
     }
 
     fn begin(&mut self) {

@@ -180,6 +180,17 @@ fn only_what_nobody_knows_has_failed() {
     assert!(interrupted::close(empty, seen, false).is_err());
 }
 
+#[test]
+fn what_waits_for_the_runtime_is_counted_from_the_start() {
+    let directory = TempDir::new().unwrap();
+    let mut rig = Rig::open(directory.path());
+    rig.put(&running(1));
+    kill(rig);
+    let rig = Rig::open_with(directory.path(), Duration::from_secs(3_600));
+    let status = rig.writer.journal.status();
+    assert!(status.traces == 1 && status.bytes > 0, "{status:?}");
+}
+
 /// The plugin did not end with the agent: the next one finds it running, in a trace of its own.
 #[test]
 fn what_goes_on_in_another_trace_has_not_failed() {
