@@ -32,7 +32,7 @@ pub fn info() -> Targets {
     Targets::new().with_default(tracing::Level::INFO)
 }
 
-/// For a command whose result says what its warnings would: not those of the export.
+/// For a command that prints its failures as its result: without the export's warnings, which would repeat them.
 #[must_use]
 pub fn quiet() -> Targets {
     Targets::new()

@@ -134,7 +134,7 @@ pub struct TimeSpent {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<WaitGroup>,
     /// Nanoseconds after the begin from which on waits were recorded: of the time before, only sums are known. 0 where they were recorded
-    /// all the time, and where nothing is said of it: of a creation, and of a daemon's request.
+    /// all the time, and where it is not reported: of a creation, and of a daemon's request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recorded_after_ns: u64,
 }

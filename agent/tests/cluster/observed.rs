@@ -39,7 +39,7 @@ const NOTHING_HERE: &[(&str, &str)] = &[
 /// What has data only if the kernel happens to drop such a packet meanwhile.
 const BY_CHANCE: &str = "sandglass_packet_drops_total";
 
-/// Queries whose little data is printed.
+/// How many of the queries with the least data are printed.
 const RARE: usize = 15;
 
 /// Prometheus, Alertmanager and the person on call, watching the agent that is installed.

@@ -1,7 +1,7 @@
 //! Sleeps and waits for a processor of a plugin's threads, held against `perf sched timehist` on the same run.
 //!
 //! perf follows the same tracepoints by a file of its own, and computes each wait by itself, when the thread leaves the processor
-//! again. Where it was not given that switch (`probes/bpf/waits.h`, on_out) and there is no later one, the sleep is taken from perf's
+//! again. Where the kernel did not report that switch to it (`probes/bpf/waits.h`, on_out) and there is no later one, the sleep is taken from perf's
 //! record of the wake-up. Does not: explain the few waits that perf puts together wrongly for the same reason.
 
 use std::collections::BTreeMap;

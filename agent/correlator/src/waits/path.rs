@@ -93,7 +93,7 @@ pub(crate) enum State {
 /// What the scheduler counts of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CountedAs {
-    /// It was on a processor, or waited for so short that nothing is said of it.
+    /// It was on a processor, or its waits were too short for a record.
     Processor,
     /// It waited for a processor.
     RunQueue,
@@ -114,8 +114,8 @@ pub(crate) struct Segment {
     pub(crate) state: State,
 }
 
-/// Time in which a thread neither ran nor waited for a processor is told apart from so much on, and from a tenth of the time on that the
-/// counts divide. Below, it is what is too short for a record, where waits are recorded.
+/// Time in which a thread neither ran nor waited for a processor counts as such only if it is as long as this, and a tenth of the time that
+/// the counts divide. Shorter, it is waits without a record, where waits are recorded.
 const NEITHER_MIN_NS: u64 = 1_000_000;
 const NEITHER_PART: u64 = 10;
 /// Shorter waits have no record (probes/bpf, `WAIT_MIN_NS`), and shorter times beside the path do not count.
