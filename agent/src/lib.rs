@@ -43,3 +43,5 @@ pub mod watch;
 mod samples;
 #[cfg(test)]
 mod test_certificates;
+#[cfg(test)]
+mod test_processes;

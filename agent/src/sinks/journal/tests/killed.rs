@@ -1,9 +1,9 @@
 //! A process that writes a journal is killed (SIGKILL) at random points; what it acknowledged is compared with what comes back.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::Write;
 
 use super::*;
+use crate::test_processes;
 
 /// Runs of the child. Each ends somewhere else: after a number of lines, wherever the child is by then.
 const RUNS: u32 = 40;
@@ -45,14 +45,11 @@ fn every_open_trace_is_reported_once_after_a_kill() {
     let mut reported = 0;
     for run in 0..RUNS {
         let first = run * 100_000 + 1;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sinks::journal::tests::killed::child", "--nocapture"])
-            .env(DIRECTORY, directory.path())
-            .env(FIRST, first.to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let (mut child, mut lines) = test_processes::start(
+            "sinks::journal::tests::killed::child",
+            (DIRECTORY, directory.path()),
+            &[(FIRST, first.to_string())],
+        );
         let (mut open, mut going, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut record = |line: String| {
             let (what, number) = line.split_once(' ').unwrap_or_default();
@@ -64,7 +61,6 @@ fn every_open_trace_is_reported_once_after_a_kill() {
                 _ => true,
             };
         };
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         for line in lines.by_ref().take(11 + run as usize * 37 % 400) {
             record(line.unwrap());
         }

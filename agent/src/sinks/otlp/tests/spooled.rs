@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::sinks::journal::{Journal, JournalOptions, Keeper};
+use crate::test_processes;
 use config::SpoolOptions;
 
 fn spooled(mut config: Resolved, directory: &Path) -> Resolved {
@@ -233,9 +234,6 @@ async fn child() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_agent_loses_nothing_that_it_had_sealed() {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
-
     const RUNS: u64 = 12;
     let directory = TempDir::new().unwrap();
     let faults = [
@@ -249,16 +247,11 @@ async fn a_killed_agent_loses_nothing_that_it_had_sealed() {
     let mut sealed = BTreeSet::new();
     for run in 0..RUNS {
         let first = run * 10_000;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sinks::otlp::tests::spooled::child", "--nocapture"])
-            .env(DIRECTORY, directory.path())
-            .env(ENDPOINT, collector.url())
-            .env(FIRST, first.to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (mut child, lines) = test_processes::start(
+            "sinks::otlp::tests::spooled::child",
+            (DIRECTORY, directory.path()),
+            &[(ENDPOINT, collector.url()), (FIRST, first.to_string())],
+        );
         let mut left = 3 + run * 7 % 40;
         for line in lines.map_while(Result::ok) {
             let number = line

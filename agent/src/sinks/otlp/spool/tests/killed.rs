@@ -1,9 +1,9 @@
 //! A process that appends and sends is killed (SIGKILL) at random points; what it acknowledged is compared with what is left.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::Write;
 
 use super::*;
+use crate::test_processes;
 
 /// Runs of the child. Each ends somewhere else: after a number of lines, wherever the child is by then.
 const RUNS: u32 = 40;
@@ -55,15 +55,11 @@ fn acknowledged_requests_survive_a_kill() {
     let (mut made, mut sent, mut done) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut again = 0;
     for run in 0..RUNS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sinks::otlp::spool::tests::killed::child", "--nocapture"])
-            .env(DIRECTORY, directory.path())
-            .env(FIRST, (run * 1_000_000 + 1).to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (mut child, mut lines) = test_processes::start(
+            "sinks::otlp::spool::tests::killed::child",
+            (DIRECTORY, directory.path()),
+            &[(FIRST, (run * 1_000_000 + 1).to_string())],
+        );
         let mut record = |line: String| {
             let (what, number) = line.split_once(' ').unwrap_or_default();
             let Ok(number) = number.parse::<u32>() else { return };

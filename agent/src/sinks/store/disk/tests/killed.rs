@@ -1,9 +1,9 @@
 //! A process that writes a store is killed (SIGKILL) at random points; what it acknowledged is compared with what comes back.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::Write;
 
 use super::*;
+use crate::test_processes;
 
 /// Runs of the child. Each ends somewhere else: after a number of lines, wherever the child is by then.
 const RUNS: u32 = 40;
@@ -33,20 +33,16 @@ fn what_was_written_comes_back_after_a_kill() {
     let directory = TempDir::new().unwrap();
     let (mut read, mut cut) = (0, 0);
     for run in 0..RUNS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sinks::store::disk::tests::killed::child", "--nocapture"])
-            .env(DIRECTORY, directory.path())
-            .env(FIRST, (run * 10_000 + 1).to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let (mut child, mut lines) = test_processes::start(
+            "sinks::store::disk::tests::killed::child",
+            (DIRECTORY, directory.path()),
+            &[(FIRST, (run * 10_000 + 1).to_string())],
+        );
         let mut kept = Vec::new();
         let mut record = |line: String| {
             let number = line.strip_prefix("kept ").and_then(|number| number.parse::<u32>().ok());
             kept.extend(number);
         };
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         for line in lines.by_ref().take(7 + run as usize * 37 % 300) {
             record(line.unwrap());
         }
