@@ -22,7 +22,20 @@ pub fn start(
         .env(directory.0, directory.1)
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut attempts = 0;
+    let mut child = loop {
+        attempts += 1;
+        match command.spawn() {
+            Err(error) if attempts < 3 && is_wines_failure(&error) => eprintln!("{test} is started again: {error}"),
+            child => break child.unwrap(),
+        }
+    };
     let output = child.stdout.take().unwrap();
     (child, BufReader::new(output).lines())
+}
+
+/// Wine's answer if the process ended before its program began (wine 8.0, dlls/ntdll/unix/process.c, `NtCreateUserProcess`:
+/// `STATUS_INTERNAL_ERROR`, here as `ERROR_INTERNAL_ERROR`). Nothing of this program ran in it then.
+fn is_wines_failure(error: &std::io::Error) -> bool {
+    cfg!(windows) && error.raw_os_error() == Some(1_359)
 }
