@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 #[cfg(target_os = "linux")]
 use std::time::{Duration, Instant};
 
+use crate::output::Output;
 use crate::ports::{free, local};
 
 /// The ports that one Jaeger listens on, of the loopback address.
@@ -75,10 +76,11 @@ pub struct Jaeger {
     /// Where it listens, once it is up.
     pub ports: Ports,
     process: Child,
+    _output: Output,
 }
 
 impl Jaeger {
-    /// Starts `binary`, with its configuration in `folder`. Does not wait until it is up.
+    /// Starts `binary`, with its configuration and its log in `folder`. Does not wait until it is up.
     ///
     /// # Errors
     /// When the file cannot be written or the program cannot be started.
@@ -94,14 +96,14 @@ impl Jaeger {
     pub fn with_config(binary: &Path, folder: &Path, ports: Ports, config: &str) -> io::Result<Jaeger> {
         let path = folder.join("jaeger.yaml");
         std::fs::write(&path, config)?;
-        let process = Command::new(binary)
-            .arg("--config")
-            .arg(&path)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Jaeger { ports, process })
+        let mut command = Command::new(binary);
+        command.arg("--config").arg(&path).stdin(Stdio::null());
+        let output = Output::of(&mut command, folder, "jaeger")?;
+        Ok(Jaeger {
+            ports,
+            process: command.spawn()?,
+            _output: output,
+        })
     }
 
     /// Id of the process.

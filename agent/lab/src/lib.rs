@@ -13,6 +13,7 @@ pub mod jaeger;
 pub mod left;
 #[cfg(target_os = "linux")]
 pub mod netns;
+pub mod output;
 pub mod peers;
 pub mod ports;
 pub mod pressure;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::output::Output;
 use crate::ports::{free, local};
 
 /// Runs a program to its end; returns whether it succeeded and what it printed.
@@ -58,6 +59,8 @@ pub struct Peer {
     /// Where it answers.
     pub address: SocketAddr,
     process: Child,
+    // Before the folder: it prints a file of it.
+    _output: Output,
     _folder: tempfile::TempDir,
 }
 
@@ -124,16 +127,14 @@ pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Opti
 /// Starts a program of the Prometheus project and waits until it is ready.
 fn started(mut command: Command, folder: tempfile::TempDir) -> Peer {
     let address = local(free([0]).unwrap()[0]);
-    let process = command
+    command
         .arg(format!("--web.listen-address={address}"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stdin(Stdio::null());
+    let output = Output::of(&mut command, folder.path(), "peer").unwrap();
     let peer = Peer {
         address,
-        process,
+        process: command.spawn().unwrap(),
+        _output: output,
         _folder: folder,
     };
     let what = format!("{} is ready", command.get_program().display());
