@@ -311,7 +311,11 @@ impl Correlator {
             match self.sandboxes.on_removal(&self.ctx, call.container) {
                 Removal::Nothing => {}
                 Removal::Review(trace) => self.review(trace),
-                Removal::Close(trace) => self.close(trace, Cut::Outlived),
+                Removal::Close(trace) => {
+                    self.traffic.end_decided(&mut self.ctx, trace);
+                    self.route();
+                    self.close(trace, Cut::Outlived);
+                }
             }
             self.route();
         }

@@ -1,7 +1,7 @@
 //! Ends exchanges: result, status, reason for a journey, cause, and the hand-over to the trace that shows it.
 //!
 //! Called when a timer of `lifecycle.rs` fires: every answer is there and no next name came, the handshake ended a
-//! moment ago, or the timeout passed. Also at the end of the input.
+//! moment ago, or the timeout passed. Also when the sandbox is removed, and at the end of the input.
 //! Does not: judge (`causes.rs`), or decide which trace shows it (`lifecycle.rs`).
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use sandglass_model::trace::{JourneyReason, LookupDetail, LookupResult};
 use crate::context::Context;
 use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
 use crate::finding::{ConnectEnded, Finding, LookupEnded};
+use crate::keys::TraceKey;
 use crate::lookup_status;
 use crate::output::Output;
 use crate::timers::Timer;
@@ -169,6 +170,25 @@ impl Traffic {
             exchange: Arc::new(exchange),
         };
         self.exchange_ended(ctx, ended, connect.home);
+    }
+
+    /// The sandbox of this trace is being removed: of its exchanges those that have a result end with it, since nothing follows them.
+    pub(crate) fn end_decided(&mut self, ctx: &mut Context, home: TraceKey) {
+        let lookups: Vec<u64> = self.lookups.serials().collect();
+        for serial in lookups {
+            let lookup = self.lookups.get(serial);
+            if lookup.is_some_and(|lookup| lookup.home == Some(home) && lookup.is_answered()) {
+                ctx.effects.timers.clear(Timer::Lookup(serial));
+                self.on_lookup_due(ctx, serial);
+            }
+        }
+        let connects: Vec<u64> = self.connects.serials().collect();
+        for serial in connects {
+            let connect = self.connects.get(serial);
+            if connect.is_some_and(|connect| connect.home == Some(home) && connect.outcome.is_some()) {
+                self.on_connect_due(ctx, serial);
+            }
+        }
     }
 
     /// The end of the input: exchanges that have a result end with it, a pending lookup is reported as open, of a

@@ -289,6 +289,45 @@ fn the_removal_of_a_sandbox_ends_the_wait() {
     assert_eq!(attempts(&played.closed[0]), ["lookup"]);
 }
 
+/// A short pod: what might follow an answer cannot any more. What has no answer yet, and a name that was not found, of which the search
+/// path may have another form, have no result.
+#[test]
+fn what_was_answered_just_before_the_removal_has_its_result() {
+    let mut answered = Scene::ready_sandbox();
+    answered.looked_up(&pod_socket(4_000), "api.shop.svc", 300, 2_000, "10.1.0.1");
+    let pid = answered.at(310).plugin("bridge", &del("sb", "eth0"));
+    answered.at(330).exit(pid, 0);
+    let played = answered.then_nothing().play().finish();
+    assert_eq!(times(&played), (Some(302), Some(300), 302));
+    assert!(
+        played
+            .text()
+            .contains("[api.shop.svc, A+AAAA, at 10.96.0.10:53, noerror]"),
+        "{}",
+        played.text()
+    );
+    let mut connected = Scene::ready_sandbox();
+    let connect = pod_socket(5_000).tcp().to("10.1.0.1:80");
+    connected.at(303).connects(&connect);
+    connected.at(305).established(&connect);
+    let pid = connected.at(306).plugin("bridge", &del("sb", "eth0"));
+    connected.at(330).exit(pid, 0);
+    let played = connected.then_nothing().play().finish();
+    assert_eq!(times(&played), (Some(305), Some(303), 305));
+    for rcode in [None, Some(NXDOMAIN)] {
+        let mut open = Scene::ready_sandbox();
+        let client = pod_socket(4_000);
+        open.at(300).query(&client, 7, "api.shop.svc", "A");
+        if let Some(rcode) = rcode {
+            open.at(302).answer(&client, 7, "api.shop.svc", "A", rcode, &[]);
+        }
+        let pid = open.at(310).plugin("bridge", &del("sb", "eth0"));
+        open.at(330).exit(pid, 0);
+        let played = open.then_nothing().play().finish();
+        assert_eq!(times(&played), (None, Some(300), 310), "{rcode:?}");
+    }
+}
+
 #[test]
 fn a_creation_that_failed_waits_for_nothing() {
     let mut scene = Scene::new();

@@ -74,6 +74,11 @@ impl Lookup {
         !self.is_pending() && !outcomes.any(|state| state.outcome.is_some_and(AnswerOutcome::is_useful))
     }
 
+    /// Every question is answered and nothing further has to follow: it waits only to see whether something does.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.is_pending() && !self.found_nothing()
+    }
+
     /// Time of the last answer; the begin of the lookup without one.
     pub(crate) fn last_answer(&self) -> Timestamp {
         self.last_answer
