@@ -26,6 +26,7 @@ containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/container
 coredns     github.com/coredns/coredns           v1.15.0  folder   .
 crictl      sigs.k8s.io/cri-tools                v1.36.0  install  cmd/crictl
 crio        github.com/cri-o/cri-o               v1.34.0  crio     cmd/crio pinns
+godaemon    agent/tests/exec_probe/daemons/go    -        tree     .
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger

@@ -25,6 +25,7 @@ peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace 
 peer SANDGLASS_CRIO crio "CRI-O, a third runtime to trace (four minutes)"
 peer SANDGLASS_CRICTL crictl "crictl, which makes the pods of a runtime without a kubelet (a minute)"
 peer SANDGLASS_MULTUS multus "Multus, whose shim asks a daemon (two minutes)"
+peer SANDGLASS_GO_DAEMON godaemon "a daemon of a network and its shim, with gRPC (seconds)"
 peer SANDGLASS_CNI_LOADERS cniloaders "the runtimes' loaders of CNI configuration, go-cni and ocicni (a minute)"
 peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 

@@ -17,14 +17,14 @@ mod time;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sandglass_model::daemons::{RequestPoint, RequestStep};
+use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep};
 use sandglass_model::event::{Fork, Netns};
 use sandglass_model::trace::{Attribution, RequestBegin};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::context::Context;
 use crate::daemon_path::{DaemonPath, ThreadAt};
-use crate::daemons::attribution::{Started, choose};
+use crate::daemons::attribution::{Started, choose, received_last};
 use crate::daemons::handled::Handled;
 use crate::daemons::request::{Request, SHOWN_NS, Target, is_control};
 use crate::facts::Fact;
@@ -40,7 +40,7 @@ pub(crate) struct Daemons {
     /// The newest request of each connection whose client runs, by the connection's number.
     requests: BTreeMap<u64, Request>,
     /// Processes that have received requests, the newest last.
-    daemons: VecDeque<ProcessKey>,
+    daemons: VecDeque<Daemon>,
     /// What daemons have forked and is not attributed.
     children: BTreeMap<ProcessKey, Started>,
     /// Inodes of sandboxes' network namespaces, by the sandbox, the newest last.
@@ -49,6 +49,14 @@ pub(crate) struct Daemons {
     busy: Vec<ProcessKey>,
     /// What threads of daemons received and sent, the newest last.
     handled: Handled,
+}
+
+#[derive(Debug)]
+struct Daemon {
+    process: ProcessKey,
+    /// What its threads do says nothing about the request that it is for: it has goroutines, or one of them started something whose content
+    /// speaks for another request than the one that it had received.
+    moves_work: bool,
 }
 
 /// Connections: a shim has one or two, and a node creates some tens of sandboxes at once.
@@ -128,7 +136,7 @@ impl Daemons {
             self.begin(ctx, number, request);
         }
         if let Some(daemon) = step.daemon.as_ref().filter(|_| step.point == RequestPoint::Arrived) {
-            self.add_daemon(daemon.process);
+            self.add_daemon(daemon);
         }
         let Some(request) = self.requests.get_mut(&number) else {
             return;
@@ -217,22 +225,22 @@ impl Daemons {
 // === what daemons run ===
 
 impl Daemons {
-    fn add_daemon(&mut self, process: ProcessKey) {
-        if self.daemons.back() == Some(&process) {
-            return;
-        }
-        self.daemons.retain(|daemon| *daemon != process);
+    fn add_daemon(&mut self, daemon: &DaemonProcess) {
+        let process = daemon.process;
+        let known = self.daemons.iter().position(|daemon| daemon.process == process);
+        let known = known.and_then(|at| self.daemons.remove(at));
         if self.daemons.len() >= DAEMONS_MAX {
             self.daemons.pop_front();
         }
-        self.daemons.push_back(process);
+        let moves_work = daemon.goroutines || known.is_some_and(|known| known.moves_work);
+        self.daemons.push_back(Daemon { process, moves_work });
     }
 
     /// A daemon forked, or what it started and is not attributed. False when it was another process.
     pub(crate) fn on_fork(&mut self, at: Timestamp, fork: &Fork) -> bool {
         let started = match self.children.get(&fork.parent) {
             Some(parent) => *parent,
-            None if self.daemons.contains(&fork.parent) => Started {
+            None if self.daemons.iter().any(|daemon| daemon.process == fork.parent) => Started {
                 daemon: fork.parent,
                 thread: fork.thread.map_or(0, |thread| thread.id),
                 at,
@@ -282,11 +290,26 @@ impl Daemons {
                 .and_then(|received| path(started.daemon, received, forked));
             path.is_some_and(|path| path.is_chained && !self.handled.crosses(started.daemon, number, &path))
         };
-        let (number, attribution) = choose(&requests, started, image, env, inode, leads)?;
+        let moves_work = self.moves_work(started.daemon);
+        let by_thread = received_last(&requests, started);
+        let trusted = by_thread.filter(|_| !moves_work);
+        let leads = |number: u64, request: &Request| !moves_work && leads(number, request);
+        let (number, attribution) = choose(&requests, started, trusted, image, env, inode, leads)?;
+        let is_moved = attribution.is_by_content() && by_thread.is_some_and(|other| other != number);
+        let daemon = self.daemons.iter_mut().find(|daemon| daemon.process == started.daemon);
+        if let Some(daemon) = daemon {
+            daemon.moves_work |= is_moved;
+        }
         let request = self.requests.get_mut(&number)?;
         let span = request.show(ctx)?;
         self.children.remove(&image.process);
         Some((span, attribution))
+    }
+
+    /// What this daemon's threads do says nothing about the request that it is for.
+    fn moves_work(&self, daemon: ProcessKey) -> bool {
+        let known = self.daemons.iter().find(|known| known.process == daemon);
+        known.is_some_and(|known| known.moves_work)
     }
 
     /// Notes at a process why it is attributed to a request.

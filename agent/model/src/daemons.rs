@@ -77,6 +77,10 @@ pub struct DaemonProcess {
     /// The waits of its threads are recorded, since its receipt of a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub followed: bool,
+    /// Its program is written in Go, whose scheduler moves work between threads whenever it waits (`runtime/proc.go` of Go 1.26): which
+    /// thread does something says little about the request that it is for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goroutines: bool,
     /// Its name (15 bytes at most, `TASK_COMM_LEN`); empty when it had ended.
     pub name: SmolStr,
     /// Path of its cgroup (v2); empty when not known.

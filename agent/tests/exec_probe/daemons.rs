@@ -10,9 +10,10 @@ use sandglass::app::settings::default_source;
 use sandglass::health::RefusedLabel;
 use sandglass::sources::linux::LinuxOptions;
 use sandglass_correlator::{Correlator, CorrelatorConfig, Output};
+use sandglass_lab::built;
 use sandglass_lab::pressure::Pressure;
 use sandglass_model::text::tree;
-use sandglass_model::trace::{Confidence, DaemonDetail, RequestBegin};
+use sandglass_model::trace::{Confidence, DaemonDetail, RequestBegin, ThreadsAttribution};
 use sandglass_model::{Body, Event, Span, Trace, phases};
 use serde_json::Value;
 
@@ -52,6 +53,8 @@ pub struct Daemon {
     /// Where it listens: the path of a unix socket, or a port.
     place: String,
     log: PathBuf,
+    /// Its shim, a command of a shell that takes the place and the steps.
+    shim: String,
 }
 
 impl Drop for Daemon {
@@ -74,13 +77,23 @@ impl Daemon {
 
     /// Executed by `wrapper`, a program with its arguments; by nothing if that is empty.
     fn start_below(wrapper: &[&str], directory: &Path, unix: bool) -> Daemon {
+        let program = source("daemon.py").display().to_string();
+        let shim = format!("{PYTHON} -B {}", source("shim.py").display());
+        Daemon::execute(&[wrapper, &[PYTHON, "-B", &program]].concat(), shim, directory, unix)
+    }
+
+    /// The same in Go, a program of `scripts/peer.sh godaemon`.
+    pub fn start_go(program: &Path, directory: &Path, unix: bool) -> Daemon {
+        let program = program.display().to_string();
+        Daemon::execute(&[&program, "daemon"], format!("{program} shim"), directory, unix)
+    }
+
+    fn execute(words: &[&str], shim: String, directory: &Path, unix: bool) -> Daemon {
         let log = directory.join("daemon.log");
         let place = match unix {
             true => directory.join("daemon.sock").display().to_string(),
             false => "0".to_owned(),
         };
-        let program = source("daemon.py").display().to_string();
-        let words = [wrapper, &[PYTHON, "-B", &program]].concat();
         let mut child = Command::new(words[0])
             .args(&words[1..])
             .args([&place, &log.display().to_string()])
@@ -95,17 +108,13 @@ impl Daemon {
             child,
             place: line.trim().to_owned(),
             log,
+            shim,
         }
     }
 
     /// A plugin of this name that has `steps` done for it.
     pub fn shim(&self, watch: &Watch, name: &str, steps: &Value) -> PathBuf {
-        let body = format!(
-            "exec {PYTHON} -B {} '{}' '{steps}'",
-            source("shim.py").display(),
-            self.place
-        );
-        watch.script(name, &body)
+        watch.script(name, &format!("exec {} '{}' '{steps}'", self.shim, self.place))
     }
 
     /// What it has logged of so many requests: it logs an answer after it has sent it.
@@ -253,6 +262,107 @@ fn a_request_lasts_as_long_as_the_daemon_logs() {
     }
 }
 
+/// Commands that a daemon ran for requests that were in flight at once.
+#[derive(Debug, Default)]
+pub struct Commands {
+    pub total: usize,
+    /// Those that lie below their request.
+    pub right: usize,
+    /// Those that lie below another one, and are not marked as ambiguous.
+    pub wrong_and_likely: usize,
+    /// Requests whose daemon's threads count as theirs although others were in flight.
+    pub told_by_wake_ups: usize,
+    /// Those that name their sandbox or its interface, and lie below their request.
+    pub right_by_content: usize,
+    /// Requests that were seen from their begin.
+    pub requests: usize,
+}
+
+/// Has eight requests with different waits and commands done at once, five commands each, by shims of this name in `folder`. Holds
+/// each request's times against the daemon's log, and no command may be at the wrong request and certain.
+pub fn eight_requests(test: &str, watch: &Watch, daemon: &Daemon, name: &str, folder: &str, first: usize) -> Commands {
+    let pressure = Pressure::now();
+    let sandbox = |number: usize| id(first + number);
+    let shims: Vec<Child> = (0..8)
+        .map(|number| {
+            let wait = 0.03 * f64::from(u8::try_from(number).unwrap());
+            let steps = serde_json::json!([
+                wait,
+                ["/bin/sleep", "0.05"],
+                ["/bin/true", format!("--container={}", sandbox(number))],
+                ["/bin/sleep", format!("0.0{}", number + 1)],
+                ["/bin/true", "-i", format!("net{number}")],
+                ["/bin/sh", "-c", "/bin/true; /bin/sleep 0.02"],
+                0.3 - wait,
+            ]);
+            // One file each, of the same name.
+            let own = format!("{folder}/{number}");
+            std::fs::create_dir(watch.directory.path().join(&own)).unwrap();
+            let shim = daemon.shim(watch, &format!("{own}/{name}"), &steps);
+            let mut call = plugin(&shim, &sandbox(number));
+            call.env("CNI_IFNAME", format!("net{number}")).spawn().unwrap()
+        })
+        .collect();
+    shims.into_iter().for_each(wait_for);
+    let lines = daemon.logged(8);
+    assert_eq!(lines.len(), 8);
+    let all = |events: &[Event]| {
+        let ended = |event: &&Event| matches!(&event.body, Body::ProcessExited(_));
+        let traces = traces_of(events.to_vec());
+        let done = (0..8).all(|number| {
+            let of = |trace: &&Trace| trace.sandbox.as_ref().is_some_and(|id| id.0 == sandbox(number));
+            let trace = traces.iter().find(of);
+            let plugin = trace.and_then(|trace| trace.spans.iter().find_map(|span| span.detail.as_plugin()));
+            plugin.is_some_and(|plugin| plugin.process.exit.is_some_and(|exit| exit.is_success()))
+        });
+        (done && events.iter().any(|event| ended(&event))).then_some(traces)
+    };
+    let traces = watch.wait("the ends of all plugins", all);
+    let mut commands = Commands::default();
+    for number in 0..8 {
+        let trace = trace_of(&traces, &sandbox(number));
+        let line = lines
+            .iter()
+            .find(|line| line["id"] == sandbox(number).as_str())
+            .unwrap();
+        let (span, detail) = request(trace);
+        if !is_seen(test, detail, pressure) {
+            continue;
+        }
+        commands.requests += 1;
+        commands.told_by_wake_ups += usize::from(detail.threads == Some(ThreadsAttribution::WakeUps));
+        check_times(test, span, line, pressure);
+        let pids: Vec<u64> = line["pids"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_u64)
+            .collect();
+        commands.total += pids.len();
+        for process in trace.spans.iter().filter_map(Span::process) {
+            let Some(attribution) = process.attribution else {
+                continue;
+            };
+            let is_right = pids.contains(&u64::from(process.pid));
+            commands.right += usize::from(is_right);
+            commands.right_by_content += usize::from(is_right && attribution.is_by_content());
+            eprintln!("{test}: {} {attribution:?} {is_right}", process.path);
+            assert!(
+                is_right || attribution.confidence() != Confidence::Certain,
+                "{process:?}"
+            );
+            assert!(
+                is_right || process.ambiguous || attribution.confidence() == Confidence::Likely,
+                "{process:?}"
+            );
+            commands.wrong_and_likely += usize::from(!is_right && !process.ambiguous);
+        }
+    }
+    eprintln!("{test}: {commands:?}");
+    assert_eq!(commands.total, commands.requests * 5);
+    commands
+}
+
 /// Eight requests at once, with different waits and commands: at least 95 of 100 commands lie below the right request, and none of
 /// the others is reported as certain.
 #[test]
@@ -260,86 +370,39 @@ fn what_a_daemon_runs_for_eight_requests_lies_below_the_right_ones() {
     const TEST: &str = "what_a_daemon_runs_for_eight_requests_lies_below_the_right_ones";
     let Some(watch) = watch(TEST) else { return };
     for (name, unix) in [("multus-shim", true), ("aws-cni", false)] {
-        let directory = watch.directory.path().join(name).with_extension("d");
+        let folder = format!("{name}.d");
+        let directory = watch.directory.path().join(&folder);
         std::fs::create_dir(&directory).unwrap();
         let daemon = Daemon::start(&directory, unix);
-        let pressure = Pressure::now();
-        let sandbox = |number: usize| id(if unix { number } else { number + 8 });
-        let shims: Vec<Child> = (0..8)
-            .map(|number| {
-                let wait = 0.03 * f64::from(u8::try_from(number).unwrap());
-                let steps = serde_json::json!([
-                    wait,
-                    ["/bin/sleep", "0.05"],
-                    ["/bin/true", format!("--container={}", sandbox(number))],
-                    ["/bin/sleep", format!("0.0{}", number + 1)],
-                    ["/bin/true", "-i", format!("net{number}")],
-                    ["/bin/sh", "-c", "/bin/true; /bin/sleep 0.02"],
-                    0.3 - wait,
-                ]);
-                // One file each, of the same name.
-                let own = format!("{name}.d/{number}");
-                std::fs::create_dir(watch.directory.path().join(&own)).unwrap();
-                let shim = daemon.shim(&watch, &format!("{own}/{name}"), &steps);
-                let mut call = plugin(&shim, &sandbox(number));
-                call.env("CNI_IFNAME", format!("net{number}")).spawn().unwrap()
-            })
-            .collect();
-        shims.into_iter().for_each(wait_for);
-        let lines = daemon.logged(8);
-        assert_eq!(lines.len(), 8);
-        let all = |events: &[Event]| {
-            let ended = |event: &&Event| matches!(&event.body, Body::ProcessExited(_));
-            let traces = traces_of(events.to_vec());
-            let done = (0..8).all(|number| {
-                let of = |trace: &&Trace| trace.sandbox.as_ref().is_some_and(|id| id.0 == sandbox(number));
-                let trace = traces.iter().find(of);
-                let plugin = trace.and_then(|trace| trace.spans.iter().find_map(|span| span.detail.as_plugin()));
-                plugin.is_some_and(|plugin| plugin.process.exit.is_some_and(|exit| exit.is_success()))
-            });
-            (done && events.iter().any(|event| ended(&event))).then_some(traces)
-        };
-        let traces = watch.wait("the ends of all plugins", all);
-        let (mut right, mut total, mut seen) = (0, 0, 0);
-        for number in 0..8 {
-            let trace = trace_of(&traces, &sandbox(number));
-            let line = lines
-                .iter()
-                .find(|line| line["id"] == sandbox(number).as_str())
-                .unwrap();
-            let (span, detail) = request(trace);
-            if !is_seen(TEST, detail, pressure) {
-                continue;
-            }
-            seen += 1;
-            check_times(TEST, span, line, pressure);
-            let pids: Vec<u64> = line["pids"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter_map(Value::as_u64)
-                .collect();
-            total += pids.len();
-            for process in trace.spans.iter().filter_map(Span::process) {
-                let Some(attribution) = process.attribution else {
-                    continue;
-                };
-                let is_right = pids.contains(&u64::from(process.pid));
-                right += usize::from(is_right);
-                eprintln!("{TEST}: {} {:?} {is_right}", process.path, attribution);
-                assert!(
-                    is_right || attribution.confidence() != Confidence::Certain,
-                    "{process:?}"
-                );
-                assert!(
-                    is_right || process.ambiguous || attribution.confidence() == Confidence::Likely,
-                    "{process:?}"
-                );
-            }
-        }
-        eprintln!("{TEST}: {right} of {total} commands are where they belong");
-        assert_eq!(total, seen * 5);
-        assert!(right * 100 >= total * 95, "{right} of {total}");
+        let first = if unix { 0 } else { 8 };
+        let commands = eight_requests(TEST, &watch, &daemon, name, &folder, first);
+        assert!(commands.right * 100 >= commands.total * 95, "{commands:?}");
+    }
+}
+
+/// The same of a daemon in Go, whose threads say nothing: what names its sandbox or its interface lies at the right request, and
+/// everything else is ambiguous.
+#[test]
+fn what_a_daemon_in_go_runs_for_eight_requests_is_right_or_ambiguous() {
+    const TEST: &str = "what_a_daemon_in_go_runs_for_eight_requests_is_right_or_ambiguous";
+    let Some(program) = built::peer("SANDGLASS_GO_DAEMON", "godaemon") else {
+        eprintln!("SKIPPED {TEST}: scripts/peer.sh godaemon builds it");
+        return;
+    };
+    let Some(watch) = watch(TEST) else { return };
+    for (name, unix) in [("multus-shim", true), ("aws-cni", false)] {
+        let folder = format!("{name}.d");
+        let directory = watch.directory.path().join(&folder);
+        std::fs::create_dir(&directory).unwrap();
+        let daemon = Daemon::start_go(&program, &directory, unix);
+        let first = if unix { 0 } else { 8 };
+        let commands = eight_requests(TEST, &watch, &daemon, name, &folder, first);
+        assert!(commands.right_by_content >= commands.requests * 2, "{commands:?}");
+        assert_eq!(
+            (commands.wrong_and_likely, commands.told_by_wake_ups),
+            (0, 0),
+            "{commands:?}"
+        );
     }
 }
 

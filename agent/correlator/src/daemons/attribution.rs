@@ -26,11 +26,24 @@ type Rung<'r> = (Attribution, &'r dyn Fn(&Target) -> bool);
 /// The begin of an id that distinguishes it: as long as the short ids that tools print.
 const SHORT_ID: usize = 12;
 
-/// One of `requests`, all of the same daemon. `inode` is that of a sandbox's network namespace, 0 when not known. `leads` says whether
-/// wake-ups lead from the receipt of a request to the fork.
+/// The newest of `requests` that the thread which forked had received by then, also if it has its answer: the thread does something
+/// else by now.
+pub(super) fn received_last(requests: &[(u64, &Request)], started: Started) -> Option<u64> {
+    let received = requests.iter().filter_map(|(number, request)| {
+        let (at, _) = request
+            .arrived
+            .filter(|(at, thread)| *thread == started.thread && *at <= started.at)?;
+        Some((at, *number))
+    });
+    received.max().filter(|_| started.thread != 0).map(|(_, number)| number)
+}
+
+/// One of `requests`, all of the same daemon. `by_thread` is what [`received_last`] found, `None` where it says nothing. `inode` is that
+/// of a sandbox's network namespace, 0 when not known. `leads` says whether wake-ups lead from the receipt of a request to the fork.
 pub(super) fn choose(
     requests: &[(u64, &Request)],
     started: Started,
+    by_thread: Option<u64>,
     image: &Image,
     env: &TextPairs,
     inode: impl Fn(&str) -> u64,
@@ -82,14 +95,6 @@ pub(super) fn choose(
     if led().count() == 1 {
         return led().next().map(|(number, _)| (*number, Attribution::WakeUps));
     }
-    // The newest of all that this thread received, also if it has its answer: it does something else by now.
-    let received = requests.iter().filter_map(|(number, request)| {
-        let (at, _) = request
-            .arrived
-            .filter(|(at, thread)| *thread == started.thread && *at <= started.at)?;
-        Some((at, *number))
-    });
-    let by_thread = received.max().filter(|_| started.thread != 0).map(|(_, number)| number);
     if let Some(number) = by_thread.filter(|number| left.iter().any(|(of, _)| of == number)) {
         return Some((number, Attribution::Thread));
     }

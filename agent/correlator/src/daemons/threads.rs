@@ -1,8 +1,8 @@
 //! Threads of daemons in the room of daemons: which daemons are busy, and whether what their threads did belongs to a request.
 //!
 //! A path through the threads of a daemon belongs to the request that was the only one in flight; or else to one at whose receipt the path
-//! begins and whose answer it ends with, if no thread on it had to do with another request meanwhile. Neither is certain: a daemon also
-//! works by itself. Any other path is ambiguous.
+//! begins and whose answer it ends with, if no thread on it had to do with another request meanwhile and the daemon does not move work
+//! between its threads. Neither is certain: a daemon also works by itself. Any other path is ambiguous.
 //! Does not: find paths (the room of waits does).
 
 use sandglass_model::Timestamp;
@@ -61,7 +61,7 @@ impl Daemons {
             return;
         }
         let crosses = self.handled.crosses(request.daemon, request.connection, path);
-        let is_chained = path.is_chained && !crosses;
+        let is_chained = path.is_chained && !crosses && !self.moves_work(request.daemon);
         let attribution = match (request.alone, is_chained) {
             (true, _) => ThreadsAttribution::OnlyRequest,
             (false, true) => ThreadsAttribution::WakeUps,

@@ -67,6 +67,7 @@ fn message(number: usize, client: ProcessKey, point: RequestPoint, thread: u32) 
             thread,
             thread_begin: Timestamp(u64::from(thread)),
             followed: true,
+            goroutines: false,
             name: "agent".into(),
             cgroup: String::new(),
         }),

@@ -97,6 +97,7 @@ fn history(calls: &[Call]) -> (Vec<Event>, Vec<Vec<u32>>) {
                     thread: call.thread,
                     thread_begin: Timestamp(0),
                     followed: false,
+                    goroutines: false,
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),

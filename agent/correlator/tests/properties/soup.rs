@@ -349,6 +349,7 @@ fn soup_request() -> impl Strategy<Value = Body> {
                     thread,
                     thread_begin: Timestamp(begin * SECOND),
                     followed,
+                    goroutines: false,
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),

@@ -47,6 +47,7 @@ impl Scene {
                 thread,
                 thread_begin: begin(thread),
                 followed,
+                goroutines: false,
                 name: "policy-daemon".into(),
                 cgroup: String::new(),
             }),
@@ -273,9 +274,29 @@ fn what_a_daemon_executes_lies_within_what_its_threads_do() {
     );
 }
 
-/// A worker runs a command: its request is the one that its receiving thread handed to it.
+/// A worker runs a command: its request is the one that its receiving thread handed to it. The workers of a daemon in Go are no workers:
+/// of it both the command and what its threads did are ambiguous.
 #[test]
 fn a_command_of_a_worker_is_attributed_by_wake_ups() {
+    let scene = command_of_a_worker();
+    assert_eq!(nft_commands(&scene), [("one".to_owned(), Some(Attribution::WakeUps))]);
+    let of_go = with_goroutines(scene);
+    assert_eq!(nft_commands(&of_go), [("two".to_owned(), Some(Attribution::Newest))]);
+}
+
+/// The same events of a daemon that is written in Go.
+fn with_goroutines(mut scene: Scene) -> Scene {
+    for event in &mut scene.events {
+        if let Body::RequestSeen(step) = &mut event.body
+            && let Some(daemon) = &mut step.daemon
+        {
+            daemon.goroutines = true;
+        }
+    }
+    scene
+}
+
+fn command_of_a_worker() -> Scene {
     let mut scene = Scene::new();
     scene.at(0).recorded(true).event(Body::RequestsFollowed { on: true });
     let plugins: Vec<ProcessKey> = ["one", "two"]
@@ -305,22 +326,18 @@ fn a_command_of_a_worker_is_attributed_by_wake_ups() {
             .exit(plugins[number], 0);
     }
     scene.at(60_000).tick();
+    scene
+}
+
+/// Sandboxes of the commands `nft`, and why they are there.
+fn nft_commands(scene: &Scene) -> Vec<(String, Option<Attribution>)> {
     let played = scene.play();
-    let found: Vec<(String, Option<Attribution>)> = played
-        .closed
-        .iter()
-        .flat_map(|trace| {
-            let id = &trace.sandbox.as_ref().expect("a sandbox").0;
-            let commands = trace.spans.iter().filter(|span| registry::name(span) == "command nft");
-            commands.map(move |span| (id.clone(), span.process().and_then(|process| process.attribution)))
-        })
-        .collect();
-    assert_eq!(
-        found,
-        [("one".to_owned(), Some(Attribution::WakeUps))],
-        "{}",
-        played.text()
-    );
+    let found = played.closed.iter().flat_map(|trace| {
+        let id = &trace.sandbox.as_ref().expect("a sandbox").0;
+        let commands = trace.spans.iter().filter(|span| registry::name(span) == "command nft");
+        commands.map(move |span| (id.clone(), span.process().and_then(|process| process.attribution)))
+    });
+    found.collect()
 }
 
 /// The threads of a daemon that is refused are not followed: it is a whole, although it has threads that sleep.
@@ -386,7 +403,7 @@ fn what_is_not_recorded_of_a_daemon_is_its_time_as_a_whole() {
 }
 
 /// Two requests at once: each is handed to a worker of its own, or both wait for one.
-fn two_at_once(second: u32) -> Played {
+fn two_at_once(second: u32) -> Scene {
     let mut scene = Scene::new();
     scene.at(0).recorded(true).event(Body::RequestsFollowed { on: true });
     let plugins: Vec<ProcessKey> = ["one", "two"]
@@ -410,12 +427,12 @@ fn two_at_once(second: u32) -> Played {
     scene.at(820).exit(plugins[1], 0);
     scene.at(60_000).tick();
     scene.events.sort_by_key(|event| event.at);
-    scene.play()
+    scene
 }
 
 #[test]
 fn requests_at_once_are_told_apart_by_wake_ups() {
-    let played = two_at_once(OTHER_WORKER);
+    let played = two_at_once(OTHER_WORKER).play();
     for (trace, holder, locked) in [(&played.closed[0], "of-one", 385), (&played.closed[1], "of-two", 675)] {
         assert_eq!(
             threads_of(trace),
@@ -428,12 +445,22 @@ fn requests_at_once_are_told_apart_by_wake_ups() {
         assert_eq!((lock.by.as_str(), lock.ns / 1_000_000), (holder, locked));
         assert_eq!(lock.confidence, Some(Confidence::Likely));
     }
+    let of_go = with_goroutines(two_at_once(OTHER_WORKER)).play();
+    for trace in &of_go.closed {
+        assert_eq!(
+            threads_of(trace),
+            Some(ThreadsAttribution::Ambiguous),
+            "{}",
+            of_go.text()
+        );
+    }
+    assert_eq!(of_go.closed.len(), 2);
 }
 
 /// A worker that had another request first: what it did is said to be possible, and the span is ambiguous.
 #[test]
 fn a_thread_that_had_several_requests_is_ambiguous() {
-    let played = two_at_once(WORKER);
+    let played = two_at_once(WORKER).play();
     let trace = &played.closed[1];
     assert_eq!(
         threads_of(trace),

@@ -26,6 +26,7 @@ fn agent(thread: u32) -> Option<DaemonProcess> {
         thread,
         thread_begin: Timestamp(0),
         followed: false,
+        goroutines: false,
         name: "cilium-agent".into(),
         cgroup: POD.to_owned(),
     })
@@ -343,15 +344,16 @@ fn a_lock_behind_a_daemon_is_the_verdict() {
     );
 }
 
+const IDS: [&str; 4] = [
+    "0123456789abcdef01",
+    "1123456789abcdef01",
+    "2123456789abcdef01",
+    "3123456789abcdef01",
+];
+
 /// Of what a daemon runs for several requests at once, each at the one that the strongest evidence speaks for.
 #[test]
 fn what_a_daemon_runs_lies_below_the_request_that_it_is_for() {
-    const IDS: [&str; 4] = [
-        "0123456789abcdef01",
-        "1123456789abcdef01",
-        "2123456789abcdef01",
-        "3123456789abcdef01",
-    ];
     let mut scene = Scene::new();
     scene.at(0).follow(true);
     let plugins: Vec<ProcessKey> = IDS
@@ -451,5 +453,53 @@ fn what_a_daemon_runs_lies_below_the_request_that_it_is_for() {
         played.counters().orphan,
         0,
         "what a daemon runs for itself is no orphan"
+    );
+}
+
+/// As goroutines do: what names one request is started by the thread that received another one. From then on no thread of that daemon says
+/// anything.
+#[test]
+fn a_daemon_that_moves_work_between_threads_is_not_judged_by_them() {
+    let mut scene = Scene::new();
+    scene.at(0).follow(true);
+    let plugins: Vec<ProcessKey> = (0..2)
+        .map(|number| scene.at(100).plugin("cilium-cni", &add(IDS[number], "eth0")))
+        .collect();
+    for (number, plugin) in plugins.iter().enumerate() {
+        scene
+            .at(110 + number as u64)
+            .asks(number as u64, *plugin, [70, 71][number]);
+    }
+    let none = Vec::new();
+    for (at, args) in [
+        (200, &["before"][..]),
+        (210, &["named", "--container-id=1123456789abcdef01"][..]),
+        (220, &["behind"][..]),
+    ] {
+        let process = scene.at(at).agent_runs(70, args, &none, 1);
+        scene.at(at + 5).exit(process, 0);
+    }
+    for (number, plugin) in plugins.iter().enumerate() {
+        scene.at(300).answers(number as u64, *plugin);
+        scene.at(330).exit(*plugin, 0);
+    }
+    scene.at(60_000).tick();
+    let played = scene.play();
+    let mut found: Vec<(String, &str, bool)> = Vec::new();
+    for span in played.closed.iter().flat_map(|trace| &trace.spans) {
+        let process = span.process();
+        if let Some((process, attribution)) = process.and_then(|process| Some((process, process.attribution?))) {
+            found.push((registry::name(span), attribution.as_str(), process.ambiguous));
+        }
+    }
+    found.sort();
+    let found: Vec<(&str, &str, bool)> = found.iter().map(|(name, why, is)| (name.as_str(), *why, *is)).collect();
+    assert_eq!(
+        found,
+        [
+            ("command before", "thread", false),
+            ("command behind", "newest", true),
+            ("command named", "container_id", false),
+        ]
     );
 }

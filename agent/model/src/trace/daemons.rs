@@ -107,7 +107,7 @@ pub enum Attribution {
     OnlyRequest,
     /// Wake-ups lead without a gap from the thread that received this request to the one that started it.
     WakeUps,
-    /// The thread that started it had received this request last.
+    /// The thread that started it had received this request last, in a daemon that does not move work between its threads.
     Thread,
     /// Nothing of the above: the request that arrived last.
     Newest,
@@ -126,6 +126,17 @@ impl Attribution {
             Attribution::WakeUps => "wake_ups",
             Attribution::Thread => "thread",
             Attribution::Newest => "newest",
+        }
+    }
+
+    /// Whether it is by what the process itself has, and not by when, or by which thread of the daemon, it was started.
+    #[must_use]
+    pub fn is_by_content(self) -> bool {
+        match self {
+            Attribution::ContainerId | Attribution::Namespace | Attribution::InNamespace | Attribution::Interface => {
+                true
+            }
+            Attribution::OnlyRequest | Attribution::WakeUps | Attribution::Thread | Attribution::Newest => false,
         }
     }
 

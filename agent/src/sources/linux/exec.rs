@@ -13,6 +13,7 @@ mod daemons;
 pub mod decode;
 mod feed;
 mod file_locks;
+mod goroutines;
 mod lock_paths;
 mod locks;
 mod looks;

@@ -18,6 +18,7 @@ use sandglass_probes::wire::daemons::{
     CONTROL_MAX, MESSAGE_AT_DAEMON, MESSAGE_FOLLOWED, MESSAGE_SENT, MESSAGE_TCP, MessageRecord, SHIMS_MAX,
 };
 
+use super::goroutines::Goroutines;
 use super::{running, tcp_sockets};
 use crate::sources::clock;
 use crate::sources::linux::cgroups::{self, Cgroups};
@@ -44,6 +45,7 @@ pub struct Daemons {
     numbered: u64,
     /// Daemons that are followed, by process id.
     followed: HashMap<u32, Followed>,
+    goroutines: Goroutines,
 }
 
 /// A process below a plugin, or a plugin.
@@ -93,6 +95,7 @@ impl Daemons {
             connections: HashMap::new(),
             numbered: 0,
             followed: HashMap::new(),
+            goroutines: Goroutines::default(),
         }
     }
 
@@ -243,11 +246,15 @@ impl Daemons {
             RequestPoint::Sent | RequestPoint::Returned => connection.listener.clone(),
             RequestPoint::Arrived | RequestPoint::Replied => {
                 let comm_len = record.comm.iter().position(|byte| *byte == 0);
+                let process = ProcessKey::new(record.header.pid, record.header.start_ns);
+                let followed = record.flags & MESSAGE_FOLLOWED != 0;
                 Some(DaemonProcess {
-                    process: ProcessKey::new(record.header.pid, record.header.start_ns),
+                    process,
                     thread: record.tid,
                     thread_begin: Timestamp(record.thread_begin_ns),
-                    followed: record.flags & MESSAGE_FOLLOWED != 0,
+                    followed,
+                    // The file of one that is not trusted is its own choice.
+                    goroutines: followed && self.goroutines.are_in(process),
                     name: SmolStr::new(text(&record.comm[..comm_len.unwrap_or(COMM_LEN)])),
                     cgroup: cgroups.path(record.cgroup_id, record.header.pid),
                 })
@@ -336,6 +343,7 @@ fn listening(pid: u32) -> Option<DaemonProcess> {
         thread: 0,
         thread_begin: Timestamp(0),
         followed: false,
+        goroutines: false,
         name,
         cgroup: cgroups::own_path(&cgroup).unwrap_or_default(),
     })
