@@ -15,6 +15,8 @@ pub struct CallTimes {
     pub end: Timestamp,
     /// The longest that anyone who worked on it can have waited for a processor or a disk, nanoseconds ([`Pressure`]).
     pub pressure_ns: u64,
+    /// The same of a disk alone.
+    pub disks_ns: u64,
 }
 
 /// A call that is being timed.
@@ -38,6 +40,7 @@ impl Stopwatch {
             begin: self.begin,
             end: now(),
             pressure_ns: self.pressure.ns_since(),
+            disks_ns: self.pressure.disks_ns_since(),
         }
     }
 }

@@ -202,7 +202,6 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord, seen: Seen) -> Report {
         ("attachments", attachments(trace, record, seen)),
         ("processes", processes(trace, record)),
         ("outcome", outcome(trace, record, seen)),
-        ("waits", waits::waits(trace, record, seen)),
         ("runtime", runtime(trace, record)),
         ("deletion", deletion(trace, &dels, record)),
         ("order", clock::order(trace, &dels, record)),
@@ -213,6 +212,7 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord, seen: Seen) -> Report {
     ];
     // Those that a busy machine may spoil.
     let spoilt = [
+        ("waits", waits::waits(trace, record, seen)),
         ("requests", requests::requests(trace, record, seen)),
         ("clock", clock::call(trace, record)),
         ("plugin's clock", clock::script(trace, record)),

@@ -9,7 +9,8 @@ use std::thread::available_parallelism;
 /// The kernel's totals since boot, as they stand.
 #[derive(Clone, Copy, Debug)]
 pub struct Pressure {
-    us: u64,
+    processors_us: u64,
+    disks_us: u64,
 }
 
 impl Pressure {
@@ -17,19 +18,30 @@ impl Pressure {
     #[must_use]
     pub fn now() -> Pressure {
         Pressure {
-            us: some_us("cpu") + some_us("io"),
+            processors_us: some_us("cpu"),
+            disks_us: some_us("io"),
         }
     }
 
     /// The longest that any one task can have waited since then, nanoseconds.
-    ///
-    /// The kernel's total is the mean over processors, weighted by how busy each was (`kernel/sched/psi.c`,
-    /// `collect_percpu_times`): it is multiplied by their number.
     #[must_use]
     pub fn ns_since(&self) -> u64 {
-        let processors = available_parallelism().map_or(1, NonZero::get) as u64;
-        (Pressure::now().us.saturating_sub(self.us)) * 1000 * processors
+        let now = Pressure::now();
+        longest_ns(now.processors_us + now.disks_us, self.processors_us + self.disks_us)
     }
+
+    /// The same of disks alone.
+    #[must_use]
+    pub fn disks_ns_since(&self) -> u64 {
+        longest_ns(Pressure::now().disks_us, self.disks_us)
+    }
+}
+
+/// The kernel's total is the mean over processors, weighted by how busy each was (`kernel/sched/psi.c`, `collect_percpu_times`): it is
+/// multiplied by their number.
+fn longest_ns(now_us: u64, before_us: u64) -> u64 {
+    let processors = available_parallelism().map_or(1, NonZero::get) as u64;
+    now_us.saturating_sub(before_us) * 1000 * processors
 }
 
 /// The kernel's own total of `some` for a resource (`cpu`, `io`, `memory`) since boot, microseconds; 0 where it has none.

@@ -302,6 +302,7 @@ mod tests {
                 begin: span.start,
                 end: span.end.unwrap(),
                 pressure_ns: 0,
+                disks_ns: 0,
             });
         }
         let mut pod = Pod::new("cart-0", 1, Network::Plain);

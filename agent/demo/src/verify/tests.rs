@@ -169,12 +169,14 @@ fn slow() -> (Vec<Trace>, CallRecord) {
             begin: ms(0),
             end: ms(2_200),
             pressure_ns: 0,
+            disks_ns: 0,
         },
         outcome: Ok(SandboxId("b0".repeat(32))),
         stop: Some(CallTimes {
             begin: ms(3_000),
             end: ms(3_040),
             pressure_ns: 0,
+            disks_ns: 0,
         }),
         plugin_clock: noted(50, 2_070),
         talked: None,
@@ -222,6 +224,7 @@ fn failing() -> (Vec<Trace>, CallRecord) {
             begin: ms(0),
             end: ms(70),
             pressure_ns: 0,
+            disks_ns: 0,
         },
         outcome: Err("no policy".to_owned()),
         stop: None,
@@ -320,6 +323,7 @@ fn each_fault_of_a_slow_pod_is_found() {
                 begin: ms(3_000),
                 end: ms(3_010),
                 pressure_ns: 0,
+                disks_ns: 0,
             });
         }),
         ("command too short", "plugin's clock", |_, record| {

@@ -9,18 +9,19 @@ use sandglass_model::trace::Trace;
 use sandglass_model::waits::{TimeReason, TimeSpent};
 
 use super::network::Seen;
-use super::operations;
+use super::{Wrong, operations};
 use crate::networks::{LOCK, LOCK_HOLDER, LOCKED_COMMAND, Network};
 use crate::pods::CallRecord;
 
-/// The reason takes a third of the operation or more, and the trace's headline names it.
-pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, String> {
+/// The reason takes a third of the operation or more, and the trace's headline names it. Where a busy processor was arranged, a busy disk
+/// may be the reason as well: not judged where the kernel says that tasks waited for one for as long.
+pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, Wrong> {
     let times = trace.spans.iter().filter_map(|span| span.detail.time());
     let mut for_children = times
         .flat_map(|time| &time.waits)
         .filter(|wait| wait.reason == TimeReason::Child);
     if let Some(wait) = for_children.find(|wait| wait.by.starts_with(FORK)) {
-        return Err(format!("what the runtime forked is not followed: {wait:?}"));
+        return Err(format!("what the runtime forked is not followed: {wait:?}").into());
     }
     let (reason, named) = match record.pod.network {
         Network::Locked => (TimeReason::FileLock, format!("/{LOCK}, held by {LOCK_HOLDER}")),
@@ -35,32 +36,37 @@ pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<St
     let mut adds = operations(trace).filter(|(_, add)| add.command == CniCommand::Add && add.ifname == "eth0");
     let time = adds.next().and_then(|(_, add)| add.time.as_deref());
     let time = time.ok_or("nothing was recorded of the ADD")?;
-    let percent = percent_of(time, reason);
+    let disk_ns = part_of(time, TimeReason::Disk);
+    let has_disk = disk_ns * 100 / time.total_ns().max(1) >= LEAST_PERCENT && record.run.disks_ns >= disk_ns;
+    let wrong = |text: String| match reason == TimeReason::RunQueue && has_disk {
+        true => Wrong::Busy(text),
+        false => Wrong::Fact(text),
+    };
+    let percent = part_of(time, reason) * 100 / time.total_ns().max(1);
     if percent < LEAST_PERCENT {
-        return Err(format!(
+        return Err(wrong(format!(
             "{} is {percent} % of the ADD: {:?}",
             reason.as_str(),
             time.parts
-        ));
+        )));
     }
     if reason == TimeReason::FileLock {
         let longest = time.waits.iter().find(|wait| wait.reason == reason);
         let who = longest.map_or("", |wait| wait.who.as_str());
         if who != LOCKED_COMMAND {
-            return Err(format!("{who:?} waited for the lock, not {LOCKED_COMMAND}"));
+            return Err(format!("{who:?} waited for the lock, not {LOCKED_COMMAND}").into());
         }
     }
     let headline = sandglass::view::verdict(trace, trace.root().end.unwrap_or(Timestamp(0)));
     if headline.contains(&named) {
         Ok(headline)
     } else {
-        Err(format!("the headline does not say {named:?}: {headline}"))
+        Err(wrong(format!("the headline does not say {named:?}: {headline}")))
     }
 }
 
-fn percent_of(time: &TimeSpent, reason: TimeReason) -> u64 {
-    let part = time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
-    part * 100 / time.total_ns().max(1)
+fn part_of(time: &TimeSpent, reason: TimeReason) -> u64 {
+    time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1)
 }
 
 /// How `runc create` calls what it forks (libcontainer/nsenter/nsexec.c): `runc:[2:INIT]`.

@@ -57,7 +57,7 @@ fn queue_wait() -> WaitGroup {
 }
 
 /// What the check of waits says; `None` where it passes with the headline.
-fn wrong_wait(network: Network, name: &str, wait: WaitGroup, seen: Seen) -> Option<String> {
+fn wrong_wait(network: Network, name: &str, wait: WaitGroup, seen: Seen) -> Option<Wrong> {
     let (trace, record) = waiting(network, name, wait);
     waits::waits(&trace, &record, seen).err()
 }
@@ -102,7 +102,22 @@ fn a_lock_and_a_busy_processor_are_found_by_reason_and_headline() {
         assert!(locked(wait).is_some(), "a lock {fault}");
     }
     assert!(crowded(lock_wait()).is_some(), "a busy processor");
-    // Only a kernel that cannot record waits is an excuse.
+    // A disk that kept the ADD waiting is an excuse where the kernel says so, and not for a lock.
+    let disk_wait = WaitGroup {
+        reason: TimeReason::Disk,
+        ..queue_wait()
+    };
+    for (network, disks_ns, is_excused) in [
+        (Network::Crowded, 700 * MILLISECOND, true),
+        (Network::Crowded, 699 * MILLISECOND, false),
+        (Network::Locked, 700 * MILLISECOND, false),
+    ] {
+        let (trace, mut record) = waiting(network, CROWDED_COMMAND, disk_wait.clone());
+        record.run.disks_ns = disks_ns;
+        let wrong = waits::waits(&trace, &record, ALL_SEEN).expect_err("another reason");
+        assert_eq!(matches!(wrong, Wrong::Busy(_)), is_excused, "{network:?}: {wrong}");
+    }
+    // Otherwise only a kernel that cannot record waits is one.
     let blind = Seen {
         waits: false,
         ..ALL_SEEN
