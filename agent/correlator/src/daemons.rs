@@ -19,17 +19,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep};
 use sandglass_model::event::{Fork, Netns};
-use sandglass_model::trace::{Attribution, RequestBegin};
+use sandglass_model::trace::{Attribution, Confidence, RequestBegin};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::context::Context;
 use crate::daemon_path::{DaemonPath, ThreadAt};
-use crate::daemons::attribution::{Started, choose, received_last};
+use crate::daemons::attribution::{Candidate, Commands, Started, choose, received_last};
 use crate::daemons::handled::Handled;
 use crate::daemons::request::{Request, SHOWN_NS, Target, is_control};
 use crate::facts::Fact;
 use crate::invocation::Image;
 use crate::keys::{SpanRef, TraceKey};
+use crate::open_trace::OpenTrace;
 use crate::timers::Timer;
 
 /// The room's state.
@@ -49,6 +50,8 @@ pub(crate) struct Daemons {
     busy: Vec<ProcessKey>,
     /// What threads of daemons received and sent, the newest last.
     handled: Handled,
+    /// What daemons have started for requests, the newest last.
+    started: VecDeque<StartedFor>,
 }
 
 #[derive(Debug)]
@@ -59,12 +62,22 @@ struct Daemon {
     moves_work: bool,
 }
 
+/// A process that is attributed to a request.
+#[derive(Debug)]
+struct StartedFor {
+    request: u64,
+    process: ProcessKey,
+    ended: Option<Timestamp>,
+}
+
 /// Connections: a shim has one or two, and a node creates some tens of sandboxes at once.
 const CONNECTIONS_MAX: usize = 1_024;
 /// Processes of daemons that run.
 const CHILDREN_MAX: usize = 4_096;
 /// A node has a few daemons for its network.
 const DAEMONS_MAX: usize = 64;
+/// Of so many processes it is remembered which request they were started for.
+const STARTED_MAX: usize = 512;
 /// Sandboxes of which the namespace is remembered: those whose operations may run.
 const NAMESPACES_MAX: usize = 512;
 
@@ -133,6 +146,8 @@ impl Daemons {
             if let Some(before) = self.requests.get(&number).filter(|before| before.client == step.client) {
                 request.follow(before);
             }
+            request.has_unseen_beside = self.may_miss_one(ctx, owner.trace);
+            request.is_shared |= request.has_unseen_beside;
             self.begin(ctx, number, request);
         }
         if let Some(daemon) = step.daemon.as_ref().filter(|_| step.point == RequestPoint::Arrived) {
@@ -150,6 +165,18 @@ impl Daemons {
             self.end(ctx, number, at);
         }
         self.report_busy(ctx);
+    }
+
+    /// Whether a process for another sandbox runs that began before messages were followed, and no request of that sandbox is known.
+    fn may_miss_one(&self, ctx: &Context, trace: TraceKey) -> bool {
+        let Some(since) = self.since else { return false };
+        let is_older = |open: &OpenTrace| {
+            let mut running = open.trace.spans.iter().filter(|span| span.end.is_none());
+            running.any(|span| span.process().is_some() && span.start < since)
+        };
+        let others = ctx.traces.keys().filter(|key| *key != trace);
+        let mut unknown = others.filter(|key| self.requests.values().all(|request| request.owner.trace != *key));
+        unknown.any(|key| ctx.traces.get(key).is_some_and(is_older))
     }
 
     fn begin(&mut self, ctx: &mut Context, number: u64, request: Request) {
@@ -218,6 +245,9 @@ impl Daemons {
             self.requests.remove(&number);
         }
         self.report_busy(ctx);
+        if let Some(of) = self.started.iter_mut().find(|of| of.process == process) {
+            of.ended = Some(at);
+        }
         self.children.remove(&process).is_some()
     }
 }
@@ -274,7 +304,12 @@ impl Daemons {
             .requests
             .iter()
             .filter(|(_, request)| request.daemon_is(started.daemon));
-        let requests: Vec<(u64, &Request)> = of_daemon.map(|(number, request)| (*number, request)).collect();
+        let candidate = |(number, request): (&u64, _)| Candidate {
+            number: *number,
+            request,
+            commands: self.commands(*number),
+        };
+        let requests: Vec<Candidate<'_>> = of_daemon.map(candidate).collect();
         let inode = |sandbox: &str| {
             let newest = self.namespaces.iter().rev().find(|(of, _)| of == sandbox);
             newest.map_or(0, |(_, inode)| *inode)
@@ -291,19 +326,36 @@ impl Daemons {
             path.is_some_and(|path| path.is_chained && !self.handled.crosses(started.daemon, number, &path))
         };
         let moves_work = self.moves_work(started.daemon);
-        let by_thread = received_last(&requests, started);
-        let trusted = by_thread.filter(|_| !moves_work);
+        let received = received_last(&requests, started);
+        let by_thread = received.filter(|_| !moves_work);
         let leads = |number: u64, request: &Request| !moves_work && leads(number, request);
-        let (number, attribution) = choose(&requests, started, trusted, image, env, inode, leads)?;
-        let is_moved = attribution.is_by_content() && by_thread.is_some_and(|other| other != number);
+        let (number, attribution) = choose(&requests, started, by_thread, image, env, inode, leads)?;
+        let is_moved = attribution.is_by_content() && received.is_some_and(|other| other != number);
         let daemon = self.daemons.iter_mut().find(|daemon| daemon.process == started.daemon);
         if let Some(daemon) = daemon {
             daemon.moves_work |= is_moved;
         }
+        if self.started.len() >= STARTED_MAX {
+            self.started.pop_front();
+        }
+        self.started.push_back(StartedFor {
+            request: number,
+            process: image.process,
+            ended: None,
+        });
         let request = self.requests.get_mut(&number)?;
         let span = request.show(ctx)?;
         self.children.remove(&image.process);
         Some((span, attribution))
+    }
+
+    /// What was started for a request.
+    fn commands(&self, number: u64) -> Commands {
+        let of_it = self.started.iter().filter(|of| of.request == number);
+        of_it.fold(Commands::default(), |known, of| Commands {
+            one_runs: known.one_runs || of.ended.is_none(),
+            ended_last: known.ended_last.max(of.ended),
+        })
     }
 
     /// What this daemon's threads do says nothing about the request that it is for.
@@ -317,7 +369,7 @@ impl Daemons {
         let open = ctx.traces.get_mut(span.trace);
         if let Some(process) = open.and_then(|open| open.trace.spans[span.span].process_mut()) {
             process.attribution = Some(attribution);
-            process.ambiguous = attribution == Attribution::Newest;
+            process.ambiguous = attribution.confidence() == Confidence::Possible;
         }
     }
 }

@@ -36,8 +36,10 @@ pub(super) struct Request {
     is_followed: bool,
     /// When the daemon sent the answer, by which thread.
     replied: Option<ThreadAt>,
-    /// Another request was in flight at its daemon meanwhile.
+    /// Another request was in flight at its daemon meanwhile, or may have been.
     pub(super) is_shared: bool,
+    /// When it began, a process for another sandbox ran that may have sent one before messages were followed.
+    pub(super) has_unseen_beside: bool,
     /// When something came back last.
     pub(super) returned: Option<Timestamp>,
     /// When its answer came.
@@ -104,6 +106,7 @@ impl Request {
             is_followed: false,
             replied: None,
             is_shared: false,
+            has_unseen_beside: false,
             returned: None,
             answered: None,
             span: None,

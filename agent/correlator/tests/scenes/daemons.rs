@@ -456,8 +456,45 @@ fn what_a_daemon_runs_lies_below_the_request_that_it_is_for() {
     );
 }
 
-/// As goroutines do: what names one request is started by the thread that received another one. From then on no thread of that daemon says
-/// anything.
+/// Messages are followed too late for a request of another sandbox: it may be in flight at the same daemon until that plugin ends.
+#[test]
+fn a_request_beside_one_that_may_have_been_missed_is_not_the_only_one() {
+    let mut scene = Scene::new();
+    let other = scene.at(90).plugin("cilium-cni", &add(IDS[1], "eth0"));
+    scene.at(100).follow(true);
+    let plugin = scene.at(105).plugin("cilium-cni", &add(IDS[0], "eth0"));
+    let none = Vec::new();
+    for (number, at, name) in [(0, 110, "beside"), (1, 250, "alone")] {
+        scene.at(at).asks(number, plugin, 70);
+        let process = scene.at(at + 10).agent_runs(1, &[name], &none, 1);
+        scene.at(at + 20).exit(process, 0);
+        scene.at(at + 30).answers(number, plugin);
+        if number == 0 {
+            scene.at(200).exit(other, 0);
+        }
+    }
+    scene.at(300).exit(plugin, 0);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    let spans = played.closed.iter().flat_map(|trace| &trace.spans);
+    let found: Vec<(String, &str, bool)> = spans
+        .filter_map(|span| {
+            let process = span.process()?;
+            Some((registry::name(span), process.attribution?.as_str(), process.ambiguous))
+        })
+        .collect();
+    let found: Vec<(&str, &str, bool)> = found.iter().map(|(name, why, is)| (name.as_str(), *why, *is)).collect();
+    assert_eq!(
+        found,
+        [
+            ("command beside", "newest", true),
+            ("command alone", "only_request", false),
+        ]
+    );
+}
+
+/// As goroutines do: what names one request is started by the thread that received another one. From then on no thread of that daemon
+/// speaks for a request: what it starts next lies at the request whose command ended last, and is ambiguous.
 #[test]
 fn a_daemon_that_moves_work_between_threads_is_not_judged_by_them() {
     let mut scene = Scene::new();
@@ -485,21 +522,28 @@ fn a_daemon_that_moves_work_between_threads_is_not_judged_by_them() {
     }
     scene.at(60_000).tick();
     let played = scene.play();
-    let mut found: Vec<(String, &str, bool)> = Vec::new();
-    for span in played.closed.iter().flat_map(|trace| &trace.spans) {
-        let process = span.process();
-        if let Some((process, attribution)) = process.and_then(|process| Some((process, process.attribution?))) {
-            found.push((registry::name(span), attribution.as_str(), process.ambiguous));
+    let mut found = Vec::new();
+    for trace in &played.closed {
+        let sandbox = &trace.sandbox.as_ref().expect("a sandbox").0;
+        for span in &trace.spans {
+            let process = span.process();
+            if let Some((process, attribution)) = process.and_then(|process| Some((process, process.attribution?))) {
+                let number = IDS.iter().position(|id| id == sandbox);
+                found.push((registry::name(span), number, attribution.as_str(), process.ambiguous));
+            }
         }
     }
     found.sort();
-    let found: Vec<(&str, &str, bool)> = found.iter().map(|(name, why, is)| (name.as_str(), *why, *is)).collect();
+    let found: Vec<(&str, Option<usize>, &str, bool)> = found
+        .iter()
+        .map(|(name, number, why, is)| (name.as_str(), *number, *why, *is))
+        .collect();
     assert_eq!(
         found,
         [
-            ("command before", "thread", false),
-            ("command behind", "newest", true),
-            ("command named", "container_id", false),
+            ("command before", Some(0), "thread", false),
+            ("command behind", Some(1), "newest", true),
+            ("command named", Some(1), "container_id", false),
         ]
     );
 }

@@ -37,7 +37,7 @@ pub struct DaemonDetail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadsAttribution {
-    /// No other request to this daemon was in flight.
+    /// No other request to this daemon was in flight, and none can have been missed.
     OnlyRequest,
     /// Wake-ups lead without a gap from the thread that received the request to the one that sent the answer, and none of the threads
     /// between them received or answered another request meanwhile.
@@ -103,13 +103,13 @@ pub enum Attribution {
     InNamespace,
     /// They have the name of the interface, which only one request in flight is about.
     Interface,
-    /// No other request to this daemon was in flight.
+    /// No other request to this daemon was in flight, and none can have been missed.
     OnlyRequest,
     /// Wake-ups lead without a gap from the thread that received this request to the one that started it.
     WakeUps,
     /// The thread that started it had received this request last, in a daemon that does not move work between its threads.
     Thread,
-    /// Nothing of the above: the request that arrived last.
+    /// Nothing of the above: of the requests for which nothing runs the one that arrived last, or whose last command ended last.
     Newest,
 }
 
