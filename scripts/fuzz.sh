@@ -98,11 +98,13 @@ PYTHON
 
 # run TARGET: prints one line, and the log where it failed.
 run() {
-    local target=$1 log
+    local target=$1 log status
     log=$(mktemp)
     mkdir -p "$artifacts"
-    if nice -n 15 "$built/$host/release/$target" "$corpus/$target" -seed=1 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
-        -max_len=65536 -print_final_stats=1 -artifact_prefix="$artifacts/$target-" > "$log" 2>&1; then
+    nice -n 15 "$built/$host/release/$target" "$corpus/$target" -seed=1 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
+        -max_len=65536 -print_final_stats=1 -artifact_prefix="$artifacts/$target-" > "$log" 2>&1
+    status=$?
+    if [ "$status" -eq 0 ]; then
         printf '%-12s %9s inputs, %6s counters covered, %5s MB\n' "$target" \
             "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" \
             "$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)" \
@@ -112,6 +114,7 @@ run() {
     fi
     echo "$target: FAILED"
     tail -n 60 "$log"
+    echo "$target ended with $status; above 128 it is a signal's number more"
     rm -f "$log"
     return 1
 }

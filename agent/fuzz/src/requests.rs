@@ -12,6 +12,7 @@ use sandglass::view::Store;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 struct Rig {
@@ -26,6 +27,12 @@ impl Rig {
             .enable_all()
             .build()
             .expect("a runtime");
+        {
+            let _entered = runtime.enter();
+            // Rust's own `main` ignores SIGPIPE, and libFuzzer's does not: a vectored write to a connection that its peer has reset
+            // ended the target without a word. The handler stays.
+            signal(SignalKind::pipe()).expect("a handler");
+        }
         let mut options = HttpOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)), Duration::from_secs(30));
         options.head_timeout = Duration::from_millis(200);
         let services = Services {
