@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Starts the test of this path (`sinks::journal::tests::killed::child`) with these variables; answers the process and the lines
-/// that it prints.
+/// Starts the test of this path (`sinks::journal::tests::killed::child`) with these variables. Returns the process and the lines that it
+/// prints.
 ///
 /// # Panics
 /// If it cannot be started.

@@ -57,8 +57,8 @@ pub(crate) struct Daemons {
 #[derive(Debug)]
 struct Daemon {
     process: ProcessKey,
-    /// What its threads do says nothing about the request that it is for: it has goroutines, or one of them started something whose content
-    /// speaks for another request than the one that it had received.
+    /// Its threads say nothing about the request that they work for: it has goroutines, or a thread that had received one request last
+    /// started something whose content speaks for another one.
     moves_work: bool,
 }
 
@@ -358,7 +358,7 @@ impl Daemons {
         })
     }
 
-    /// What this daemon's threads do says nothing about the request that it is for.
+    /// This daemon's threads say nothing about the request that they work for.
     fn moves_work(&self, daemon: ProcessKey) -> bool {
         let known = self.daemons.iter().find(|known| known.process == daemon);
         known.is_some_and(|known| known.moves_work)

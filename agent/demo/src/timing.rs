@@ -15,7 +15,7 @@ pub struct CallTimes {
     pub end: Timestamp,
     /// The longest that anyone who worked on it can have waited for a processor or a disk, nanoseconds ([`Pressure`]).
     pub pressure_ns: u64,
-    /// The same of a disk alone.
+    /// The same for a disk alone, nanoseconds.
     pub disks_ns: u64,
 }
 

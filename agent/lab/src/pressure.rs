@@ -30,7 +30,7 @@ impl Pressure {
         longest_ns(now.processors_us + now.disks_us, self.processors_us + self.disks_us)
     }
 
-    /// The same of disks alone.
+    /// The same for disks alone, nanoseconds.
     #[must_use]
     pub fn disks_ns_since(&self) -> u64 {
         longest_ns(Pressure::now().disks_us, self.disks_us)
