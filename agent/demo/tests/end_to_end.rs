@@ -229,7 +229,7 @@ async fn a_killed_plugin_is_shown_with_its_signal_and_its_deletion() {
         return;
     };
     let pod = Pod {
-        deadline: Duration::from_secs(1),
+        deadline: Duration::from_secs(5),
         ..Pod::new("search-0", 1, Network::Hanging)
     };
     let records = node.make(vec![pod]).await;

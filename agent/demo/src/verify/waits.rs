@@ -14,7 +14,7 @@ use crate::networks::{LOCK, LOCK_HOLDER, LOCKED_COMMAND, Network};
 use crate::pods::CallRecord;
 
 /// The reason takes a third of the operation or more, and the trace's headline names it. Where a busy processor was arranged, a busy disk
-/// may be the reason as well: not judged where the kernel says that tasks waited for one for as long.
+/// may be the reason as well: not judged where by the kernel's figures a task may have waited for one for a third of the call.
 pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, Wrong> {
     let times = trace.spans.iter().filter_map(|span| span.detail.time());
     let mut for_children = times
@@ -36,13 +36,12 @@ pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<St
     let mut adds = operations(trace).filter(|(_, add)| add.command == CniCommand::Add && add.ifname == "eth0");
     let time = adds.next().and_then(|(_, add)| add.time.as_deref());
     let time = time.ok_or("nothing was recorded of the ADD")?;
-    let disk_ns = part_of(time, TimeReason::Disk);
-    let has_disk = disk_ns * 100 / time.total_ns().max(1) >= LEAST_PERCENT && record.run.disks_ns >= disk_ns;
-    let wrong = |text: String| match reason == TimeReason::RunQueue && has_disk {
+    let disks_percent = record.run.disks_ns * 100 / record.run.duration_ns().max(1);
+    let wrong = |text: String| match reason == TimeReason::RunQueue && disks_percent >= LEAST_PERCENT {
         true => Wrong::Busy(text),
         false => Wrong::Fact(text),
     };
-    let percent = part_of(time, reason) * 100 / time.total_ns().max(1);
+    let percent = percent_of(time, reason);
     if percent < LEAST_PERCENT {
         return Err(wrong(format!(
             "{} is {percent} % of the ADD: {:?}",
@@ -61,12 +60,16 @@ pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<St
     if headline.contains(&named) {
         Ok(headline)
     } else {
-        Err(wrong(format!("the headline does not say {named:?}: {headline}")))
+        Err(wrong(format!(
+            "the headline does not say {named:?}: {headline}; of the ADD {:?}, of the call {disks_percent} % for disks",
+            time.parts
+        )))
     }
 }
 
-fn part_of(time: &TimeSpent, reason: TimeReason) -> u64 {
-    time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1)
+fn percent_of(time: &TimeSpent, reason: TimeReason) -> u64 {
+    let part = time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
+    part * 100 / time.total_ns().max(1)
 }
 
 /// How `runc create` calls what it forks (libcontainer/nsenter/nsexec.c): `runc:[2:INIT]`.

@@ -107,13 +107,13 @@ fn a_lock_and_a_busy_processor_are_found_by_reason_and_headline() {
         reason: TimeReason::Disk,
         ..queue_wait()
     };
-    for (network, disks_ns, is_excused) in [
-        (Network::Crowded, 700 * MILLISECOND, true),
-        (Network::Crowded, 699 * MILLISECOND, false),
-        (Network::Locked, 700 * MILLISECOND, false),
+    for (network, percent, is_excused) in [
+        (Network::Crowded, 33, true),
+        (Network::Crowded, 32, false),
+        (Network::Locked, 33, false),
     ] {
         let (trace, mut record) = waiting(network, CROWDED_COMMAND, disk_wait.clone());
-        record.run.disks_ns = disks_ns;
+        record.run.disks_ns = record.run.duration_ns() * percent / 100 + 1;
         let wrong = waits::waits(&trace, &record, ALL_SEEN).expect_err("another reason");
         assert_eq!(matches!(wrong, Wrong::Busy(_)), is_excused, "{network:?}: {wrong}");
     }
