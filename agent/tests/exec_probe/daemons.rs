@@ -250,9 +250,12 @@ fn a_request_lasts_as_long_as_the_daemon_logs() {
             .find(|child| child.process().unwrap().path.ends_with("/sleep"))
             .unwrap();
         assert_eq!(trace.spans[sleep.parent.unwrap()].id, span.id);
-        // On a node as busy as that the processors are to blame.
+        // On a node as busy as that the processors are to blame, or the disk that the interpreter was read from.
         let verdict = phases::verdict(trace, trace.root().end.unwrap());
-        if verdict.contains("processors were busy") {
+        let disks_ns = pressure.disks_ns_since();
+        let is_slow_disk = verdict.contains("for a disk") && disks_ns * 2 >= span.duration_ns(span.start);
+        if verdict.contains("processors were busy") || is_slow_disk {
+            eprintln!("NOT JUDGED {TEST}::verdict: {verdict}; tasks waited for disks for {disks_ns} ns");
             continue;
         }
         assert!(
