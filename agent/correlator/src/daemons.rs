@@ -24,7 +24,7 @@ use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::context::Context;
 use crate::daemon_path::{DaemonPath, ThreadAt};
-use crate::daemons::attribution::{Candidate, Commands, Started, choose, received_last};
+use crate::daemons::attribution::{Started, choose, received_last};
 use crate::daemons::handled::Handled;
 use crate::daemons::request::{Request, SHOWN_NS, Target, is_control};
 use crate::facts::Fact;
@@ -50,8 +50,6 @@ pub(crate) struct Daemons {
     busy: Vec<ProcessKey>,
     /// What threads of daemons received and sent, the newest last.
     handled: Handled,
-    /// What daemons have started for requests, the newest last.
-    started: VecDeque<StartedFor>,
 }
 
 #[derive(Debug)]
@@ -62,22 +60,12 @@ struct Daemon {
     moves_work: bool,
 }
 
-/// A process that is attributed to a request.
-#[derive(Debug)]
-struct StartedFor {
-    request: u64,
-    process: ProcessKey,
-    ended: Option<Timestamp>,
-}
-
 /// Connections: a shim has one or two, and a node creates some tens of sandboxes at once.
 const CONNECTIONS_MAX: usize = 1_024;
 /// Processes of daemons that run.
 const CHILDREN_MAX: usize = 4_096;
 /// A node has a few daemons for its network.
 const DAEMONS_MAX: usize = 64;
-/// Of so many processes it is remembered which request they were started for.
-const STARTED_MAX: usize = 512;
 /// Sandboxes of which the namespace is remembered: those whose operations may run.
 const NAMESPACES_MAX: usize = 512;
 
@@ -245,8 +233,8 @@ impl Daemons {
             self.requests.remove(&number);
         }
         self.report_busy(ctx);
-        if let Some(of) = self.started.iter_mut().find(|of| of.process == process) {
-            of.ended = Some(at);
+        for request in self.requests.values_mut() {
+            request.on_exit(at, process);
         }
         self.children.remove(&process).is_some()
     }
@@ -304,12 +292,7 @@ impl Daemons {
             .requests
             .iter()
             .filter(|(_, request)| request.daemon_is(started.daemon));
-        let candidate = |(number, request): (&u64, _)| Candidate {
-            number: *number,
-            request,
-            commands: self.commands(*number),
-        };
-        let requests: Vec<Candidate<'_>> = of_daemon.map(candidate).collect();
+        let requests: Vec<(u64, &Request)> = of_daemon.map(|(number, request)| (*number, request)).collect();
         let inode = |sandbox: &str| {
             let newest = self.namespaces.iter().rev().find(|(of, _)| of == sandbox);
             newest.map_or(0, |(_, inode)| *inode)
@@ -335,27 +318,11 @@ impl Daemons {
         if let Some(daemon) = daemon {
             daemon.moves_work |= is_moved;
         }
-        if self.started.len() >= STARTED_MAX {
-            self.started.pop_front();
-        }
-        self.started.push_back(StartedFor {
-            request: number,
-            process: image.process,
-            ended: None,
-        });
         let request = self.requests.get_mut(&number)?;
+        request.start(image.process);
         let span = request.show(ctx)?;
         self.children.remove(&image.process);
         Some((span, attribution))
-    }
-
-    /// What was started for a request.
-    fn commands(&self, number: u64) -> Commands {
-        let of_it = self.started.iter().filter(|of| of.request == number);
-        of_it.fold(Commands::default(), |known, of| Commands {
-            one_runs: known.one_runs || of.ended.is_none(),
-            ended_last: known.ended_last.max(of.ended),
-        })
     }
 
     /// This daemon's threads say nothing about the request that they work for.

@@ -20,21 +20,6 @@ pub(super) struct Started {
     pub(super) at: Timestamp,
 }
 
-/// What a daemon has started for a request so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Commands {
-    pub(super) one_runs: bool,
-    pub(super) ended_last: Option<Timestamp>,
-}
-
-/// A request, by the number of its connection.
-#[derive(Clone, Copy)]
-pub(super) struct Candidate<'r> {
-    pub(super) number: u64,
-    pub(super) request: &'r Request,
-    pub(super) commands: Commands,
-}
-
 /// Evidence, and whether it speaks for a target.
 type Rung<'r> = (Attribution, &'r dyn Fn(&Target) -> bool);
 
@@ -43,11 +28,12 @@ const SHORT_ID: usize = 12;
 
 /// The newest of `requests` that the thread which forked had received by then, also if it has its answer: the thread does something
 /// else by now.
-pub(super) fn received_last(requests: &[Candidate<'_>], started: Started) -> Option<u64> {
-    let received = requests.iter().filter_map(|of| {
-        let by_it = |(at, thread): &(Timestamp, u32)| *thread == started.thread && *at <= started.at;
-        let (at, _) = of.request.arrived.filter(by_it)?;
-        Some((at, of.number))
+pub(super) fn received_last(requests: &[(u64, &Request)], started: Started) -> Option<u64> {
+    let received = requests.iter().filter_map(|(number, request)| {
+        let (at, _) = request
+            .arrived
+            .filter(|(at, thread)| *thread == started.thread && *at <= started.at)?;
+        Some((at, *number))
     });
     received.max().filter(|_| started.thread != 0).map(|(_, number)| number)
 }
@@ -55,7 +41,7 @@ pub(super) fn received_last(requests: &[Candidate<'_>], started: Started) -> Opt
 /// One of `requests`, all of the same daemon. `by_thread` is the one that the daemon's thread speaks for, if it speaks for one. `inode` is
 /// that of a sandbox's network namespace, 0 when not known. `leads` says whether wake-ups lead from the receipt of a request to the fork.
 pub(super) fn choose(
-    requests: &[Candidate<'_>],
+    requests: &[(u64, &Request)],
     started: Started,
     by_thread: Option<u64>,
     image: &Image,
@@ -63,11 +49,11 @@ pub(super) fn choose(
     inode: impl Fn(&str) -> u64,
     leads: impl Fn(u64, &Request) -> bool,
 ) -> Option<(u64, Attribution)> {
-    let in_flight = requests.iter().filter(|of| of.request.is_in_flight(started.at));
-    let mut left: Vec<Candidate<'_>> = in_flight.copied().collect();
+    let in_flight = requests.iter().filter(|(_, request)| request.is_in_flight(started.at));
+    let mut left: Vec<(u64, &Request)> = in_flight.copied().collect();
     let alone = left.len() == 1;
     let about = env.get("CNI_CONTAINERID").filter(|id| !id.is_empty());
-    if about.is_some_and(|id| left.iter().all(|of| of.request.target.container != id)) {
+    if about.is_some_and(|id| left.iter().all(|(_, request)| request.target.container != id)) {
         // It is for another sandbox: a request that was not seen, or the daemon's own doing.
         return None;
     }
@@ -93,32 +79,30 @@ pub(super) fn choose(
         (Attribution::Interface, &interface),
     ];
     for (attribution, fits) in rungs {
-        let fitting = || left.iter().filter(|of| fits(&of.request.target));
+        let fitting = || left.iter().filter(|(_, request)| fits(&request.target));
         match fitting().count() {
             0 => {}
             // An interface's name is the same in every sandbox: alone it says nothing.
             1 if attribution == Attribution::Interface && alone => {}
-            1 => return fitting().next().map(|of| (of.number, attribution)),
+            1 => return fitting().next().map(|(number, _)| (*number, attribution)),
             _ => left = fitting().copied().collect(),
         }
     }
-    if alone && left.iter().all(|of| !of.request.has_unseen_beside) {
-        return left.first().map(|of| (of.number, Attribution::OnlyRequest));
+    if alone && left.iter().all(|(_, request)| !request.has_unseen_beside) {
+        return left.first().map(|(number, _)| (*number, Attribution::OnlyRequest));
     }
-    let led = || left.iter().filter(|of| leads(of.number, of.request));
+    let led = || left.iter().filter(|(number, request)| leads(*number, request));
     if led().count() == 1 {
-        return led().next().map(|of| (of.number, Attribution::WakeUps));
+        return led().next().map(|(number, _)| (*number, Attribution::WakeUps));
     }
-    if let Some(number) = by_thread.filter(|number| left.iter().any(|of| of.number == *number)) {
+    if let Some(number) = by_thread.filter(|number| left.iter().any(|(of, _)| of == number)) {
         return Some((number, Attribution::Thread));
     }
-    let arrived = |request: &Request| request.arrived.map_or(request.begin, |(at, _)| at);
     // A daemon mostly runs one command after another for a request.
-    let newest = left.iter().max_by_key(|of| {
-        let last = of.commands.ended_last.max(Some(arrived(of.request)));
-        (!of.commands.one_runs, last, of.number)
-    });
-    newest.map(|of| (of.number, Attribution::Newest))
+    let newest = left
+        .iter()
+        .max_by_key(|(number, request)| (!request.has_running(), request.last_sign(), *number));
+    newest.map(|(number, _)| (*number, Attribution::Newest))
 }
 
 /// `word` stands in `text` with nothing of a name before or behind it. A short id may go on behind.

@@ -44,6 +44,10 @@ pub(super) struct Request {
     pub(super) returned: Option<Timestamp>,
     /// When its answer came.
     pub(super) answered: Option<Timestamp>,
+    /// What was started for it and runs, at most [`RUNNING_MAX`].
+    running: Vec<ProcessKey>,
+    /// When something that was started for it ended last.
+    ended_last: Option<Timestamp>,
     /// Its span, once it has one.
     span: Option<SpanRef>,
     is_over: bool,
@@ -75,6 +79,8 @@ impl Target {
     }
 }
 
+/// Processes that run for one request at the same time; of more it is not known that they do.
+const RUNNING_MAX: usize = 64;
 /// A request of which nothing else is known has a span from this duration on.
 pub(super) const SHOWN_NS: u64 = MILLISECOND;
 /// Messages up to this length may be acknowledgements of HTTP/2 (RFC 9113: SETTINGS 9 bytes, PING 17, WINDOW_UPDATE 13, together
@@ -109,10 +115,38 @@ impl Request {
             has_unseen_beside: false,
             returned: None,
             answered: None,
+            running: Vec::new(),
+            ended_last: None,
             span: None,
             is_over: false,
             target,
         }
+    }
+
+    /// The daemon has started this process for it.
+    pub(super) fn start(&mut self, process: ProcessKey) {
+        if self.running.len() < RUNNING_MAX {
+            self.running.push(process);
+        }
+    }
+
+    /// A process ended, which may have been started for it.
+    pub(super) fn on_exit(&mut self, at: Timestamp, process: ProcessKey) {
+        if let Some(index) = self.running.iter().position(|running| *running == process) {
+            self.running.swap_remove(index);
+            self.ended_last = self.ended_last.max(Some(at));
+        }
+    }
+
+    /// Something that was started for it runs.
+    pub(super) fn has_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// When it arrived, or what was started for it ended last.
+    pub(super) fn last_sign(&self) -> Timestamp {
+        let arrived = self.arrived.map_or(self.begin, |(at, _)| at);
+        self.ended_last.map_or(arrived, |ended| ended.max(arrived))
     }
 
     /// It comes after this one over the same connection, with the same daemon, which may have received it already.
