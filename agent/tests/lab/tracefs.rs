@@ -1,10 +1,11 @@
 //! The kernel's own events about threads, locks and its own work, through tracefs: an oracle for what the agent's programs report.
 //!
-//! Used by tests of the process probe and of connections, and by those in a cluster. An instance of its own, on the boot clock.
-//! Does not: touch the tracing of anybody else.
+//! Used by tests of the process probe and of connections, and by those in a cluster. An instance of its own, on the boot clock;
+//! where nothing has mounted tracefs, at a folder of its own. Does not: touch the tracing of anybody else.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use sandglass_model::Timestamp;
 
@@ -31,11 +32,40 @@ impl Line {
 const BUFFER_KB: &str = "49152";
 
 /// The instance; removed when this is dropped.
-pub struct Tracefs(PathBuf);
+pub struct Tracefs {
+    instance: PathBuf,
+    // Dropped after the instance is removed.
+    _mount: Option<Mount>,
+}
+
+/// A folder at which tracefs is mounted until this is dropped. Removed by itself, never with what is in it: that is the kernel's.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(test: &str) -> Option<Mount> {
+        let folder = std::env::temp_dir().join(format!("sandglass-tracefs-{}-{test}", std::process::id()));
+        fs::create_dir(&folder).ok()?;
+        let mount = Mount(folder);
+        runs("mount", &["-t", "tracefs", "tracefs"], &mount.0).then_some(mount)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        runs("umount", &[], &self.0);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn runs(program: &str, arguments: &[&str], folder: &Path) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(folder).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
 
 impl Tracefs {
-    /// Begins to record these events of this process and what it forks. `None`, with the line `NOT RUN`, where tracefs is not mounted
-    /// or has no such events.
+    /// Begins to record these events of this process and what it forks. `None`, with the line `NOT RUN`, where tracefs cannot be
+    /// mounted or has no such events.
     pub fn start(test: &str, events: &[&str]) -> Option<Tracefs> {
         Tracefs::begin(test, events, |instance| instance.follow(std::process::id()))
     }
@@ -79,12 +109,17 @@ impl Tracefs {
 
     fn begin(test: &str, events: &[&str], prepare: impl Fn(&Tracefs) -> Option<()>) -> Option<Tracefs> {
         let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-        let root = mounts
-            .into_iter()
-            .find(|root| fs::exists(format!("{root}/instances")).unwrap_or(false));
-        let started = root.and_then(|root| {
-            let instance = Tracefs(format!("{root}/instances/sandglass-{}-{test}", std::process::id()).into());
-            fs::create_dir(&instance.0).ok()?;
+        let mut mounts = mounts.map(Path::new).into_iter();
+        let mounted = mounts.find(|root| root.join("instances").exists());
+        let mount = mounted.is_none().then(|| Mount::new(test)).flatten();
+        let root = mounted.or(mount.as_ref().map(|mount| mount.0.as_path()));
+        let instance = root.map(|root| root.join(format!("instances/sandglass-{}-{test}", std::process::id())));
+        let started = instance.and_then(|instance| {
+            fs::create_dir(&instance).ok()?;
+            let instance = Tracefs {
+                instance,
+                _mount: mount,
+            };
             instance.write("trace_clock", "boot")?;
             prepare(&instance)?;
             for event in events {
@@ -93,7 +128,7 @@ impl Tracefs {
             Some(instance)
         });
         if started.is_none() {
-            eprintln!("NOT RUN {test}::tracefs: it is not mounted, or lacks one of {events:?}");
+            eprintln!("NOT RUN {test}::tracefs: it cannot be mounted, or lacks one of {events:?}");
         }
         started
     }
@@ -106,7 +141,7 @@ impl Tracefs {
             let tid = task.file_name().into_string().ok()?;
             fs::OpenOptions::new()
                 .append(true)
-                .open(self.0.join("set_event_pid"))
+                .open(self.instance.join("set_event_pid"))
                 .and_then(|mut file| std::io::Write::write_all(&mut file, tid.as_bytes()))
                 .ok()?;
         }
@@ -114,12 +149,12 @@ impl Tracefs {
     }
 
     fn write(&self, file: &str, value: &str) -> Option<()> {
-        fs::write(self.0.join(file), value).ok()
+        fs::write(self.instance.join(file), value).ok()
     }
 
     /// How many events were lost, of all processors: its buffers were full.
     pub fn lost(&self) -> u64 {
-        let processors = fs::read_dir(self.0.join("per_cpu")).unwrap().flatten();
+        let processors = fs::read_dir(self.instance.join("per_cpu")).unwrap().flatten();
         let stats = processors.map(|processor| fs::read_to_string(processor.path().join("stats")).unwrap());
         let lost = |stats: String| -> u64 {
             let lines = stats.lines().filter_map(|line| line.split_once(": "));
@@ -131,7 +166,7 @@ impl Tracefs {
 
     /// Everything recorded so far, in order.
     pub fn lines(&self) -> Vec<Line> {
-        let trace = fs::read_to_string(self.0.join("trace")).unwrap();
+        let trace = fs::read_to_string(self.instance.join("trace")).unwrap();
         trace.lines().filter_map(parse).collect()
     }
 }
@@ -139,7 +174,7 @@ impl Tracefs {
 impl Drop for Tracefs {
     fn drop(&mut self) {
         let _ = self.write("events/enable", "0");
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(&self.instance);
     }
 }
 
