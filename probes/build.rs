@@ -81,6 +81,7 @@ fn write_header(out: &Path) -> Result<(), String> {
             include: [
                 "RecordHeader",
                 "ForkRecord",
+                "GoroutineWords",
                 "ExecRecord",
                 "ExitRecord",
                 "StdioRecord",

@@ -10,8 +10,8 @@ use std::collections::BinaryHeap;
 
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::{
-    COMM_LEN, ExecRecord, ExitRecord, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, ROLE_RUNTIME, ROLE_TRACKED,
-    RecordHeader,
+    COMM_LEN, ExecRecord, ExitRecord, ForkRecord, GoroutineWords, KIND_EXEC, KIND_EXIT, KIND_FORK, ROLE_RUNTIME,
+    ROLE_TRACKED, RecordHeader,
 };
 
 /// Records in one buffer.
@@ -226,6 +226,7 @@ impl History {
                 parent_tid: parent.pid,
                 role: ROLE_TRACKED,
                 reserved: 0,
+                goroutine: GoroutineWords::default(),
             };
             self.send(process.start_ns, record.bytes().to_vec());
         }

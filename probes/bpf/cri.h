@@ -19,9 +19,8 @@
 
 #include "current.h"
 #include "daemons.h"
+#include "registers.h"
 
-static void *(*const bpf_get_current_task_btf)(void) = (void *)158;
-static void *(*const bpf_task_pt_regs)(void *task) = (void *)175;
 static void *(*const bpf_skc_to_unix_sock)(void *sk) = (void *)178;
 static void (*const discard_record)(void *data, uint64_t flags) = (void *)133;
 
@@ -42,19 +41,6 @@ struct path___dentry {
 struct unix_sock___path {
 	struct path___dentry path;
 };
-
-#if defined(__TARGET_ARCH_x86)
-// arch/x86/include/asm/ptrace.h
-struct pt_regs {
-	unsigned long si, orig_ax;
-};
-#elif defined(__TARGET_ARCH_arm64)
-// arch/arm64/include/asm/ptrace.h
-struct pt_regs {
-	uint64_t regs[31];
-	int syscallno;
-};
-#endif
 
 #pragma clang attribute pop
 

@@ -19,6 +19,7 @@
 // match-proto: sock_recv_length(struct sock *sk, int ret, int flags)
 #pragma once
 
+#include "goroutine.h"
 #include "process.h"
 #include "trust.h"
 
@@ -74,7 +75,7 @@ struct pid___numbers {
 #define IPPROTO_TCP 6
 
 struct last_message {
-	uint64_t at_ns;
+	uint64_t at_ns, goroutine;
 	uint32_t flags;
 	uint32_t unused;
 };
@@ -271,13 +272,13 @@ always_inline void follow_daemon(uint32_t self, uint64_t now)
 		track(self, ROLE_DAEMON);
 }
 
-// A message that follows another one of the same kind closely has no record.
-always_inline int is_repeated(struct end *end, uint64_t now)
+// A message that follows another one of the same kind and goroutine closely has no record.
+always_inline int is_repeated(struct end *end, uint64_t goroutine, uint64_t now)
 {
 	struct last_message *last = bpf_map_lookup_elem(&last_messages, &end->connection);
-	if (last && last->flags == end->flags && now - last->at_ns < MESSAGE_GAP_NS)
+	if (last && last->flags == end->flags && last->goroutine == goroutine && now - last->at_ns < MESSAGE_GAP_NS)
 		return 1;
-	struct last_message this = { .at_ns = now, .flags = end->flags };
+	struct last_message this = { .at_ns = now, .goroutine = goroutine, .flags = end->flags };
 	bpf_map_update_elem(&last_messages, &end->connection, &this, BPF_ANY);
 	return 0;
 }
@@ -317,10 +318,13 @@ always_inline int on_message(struct sock *sk, int bytes, uint32_t sent)
 	record.header.at_ns = bpf_ktime_get_boot_ns();
 	if ((end.flags & MESSAGE_AT_DAEMON) && !sent)
 		follow_daemon(self, record.header.at_ns);
-	if (is_repeated(&end, record.header.at_ns) || !has_room(0))
-		return 0;
-	if ((end.flags & MESSAGE_AT_DAEMON) && role_of(self) == ROLE_DAEMON)
+	uint64_t goroutine = 0;
+	if ((end.flags & MESSAGE_AT_DAEMON) && role_of(self) == ROLE_DAEMON) {
 		record.flags |= MESSAGE_FOLLOWED;
+		goroutine = put_goroutine(&record.goroutine);
+	}
+	if (is_repeated(&end, goroutine, record.header.at_ns) || !has_room(0))
+		return 0;
 	READ(record.thread_begin_ns, task->start_boottime);
 	READ(record.header.start_ns, leader->start_boottime);
 	READ(record.comm, leader->comm);

@@ -11,6 +11,7 @@
 // match-proto: sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)
 // match-proto: sched_process_exit(struct task_struct *p, ..)
 #include "environment.h"
+#include "goroutine.h"
 #include "process.h"
 #include "stdio.h"
 #include "trust.h"
@@ -162,6 +163,10 @@ int on_fork(uint64_t *ctx)
 	READ_TYPED(tid, parent->pid);
 	record.parent_tid = tid;
 	READ_TYPED(record.parent_thread_start_ns, parent->start_boottime);
+#ifndef RAW_TP
+	if (role == ROLE_DAEMON)
+		put_goroutine(&record.goroutine);
+#endif
 	emit(&record.header, sizeof(record));
 	return 0;
 }

@@ -129,7 +129,7 @@ unsafe impl Record for SandboxRequestRecord {}
 unsafe impl Record for SandboxResponseRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
-const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 4);
+const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 4 + 8 * 4);
 const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
@@ -147,7 +147,7 @@ const _: () = assert!(size_of::<SocketRecord>() == 32 + 4 + 2 * 2 + 16 + 2 * 2 +
 const _: () = assert!(size_of::<ExtackRecord>() == 32 + EXTACK_MAX as usize);
 const _: () = assert!(size_of::<FileLockRecord>() == 32 + 8 + 4 * 4 + 16 + (LOCK_NAMES * LOCK_NAME_MAX) as usize);
 const _: () = assert!(size_of::<ContentionRecord>() == 32 + 8 * 5 + 4 * 6 + 16 + 8 * STACK_MAX as usize);
-const _: () = assert!(size_of::<MessageRecord>() == 32 + 8 * 3 + 4 * 6 + 16);
+const _: () = assert!(size_of::<MessageRecord>() == 32 + 8 * 3 + 4 * 6 + 16 + 8 * 4);
 const _: () = assert!(size_of::<CriSockets>() == 8 * CRI_SOCKETS_MAX as usize);
 const _: () = assert!(size_of::<SandboxRequestRecord>() == 32 + 8 + 4 * 4 + METADATA_MAX as usize);
 const _: () = assert!(size_of::<SandboxResponseRecord>() == 32 + 8 + 4 * 4 + SANDBOX_ID_MAX as usize);

@@ -130,6 +130,23 @@ pub struct ForkRecord {
     pub role: u32,
     /// Fills up eight bytes.
     pub reserved: u32,
+    /// The goroutine that forked, where the parent is a daemon.
+    pub goroutine: GoroutineWords,
+}
+
+/// Words of a goroutine's `runtime.g`, by the bytes before them. Which of them are the ids of the goroutine and of the one that created it
+/// depends on the program's version of Go. Zero where no goroutine runs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GoroutineWords {
+    /// 152 bytes.
+    pub at_152: u64,
+    /// 160 bytes.
+    pub at_160: u64,
+    /// 272 bytes.
+    pub at_272: u64,
+    /// 280 bytes.
+    pub at_280: u64,
 }
 
 /// A process executed an image. `path_len`, `args_len` and `env_len` bytes follow, in this order.

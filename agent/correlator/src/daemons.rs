@@ -261,6 +261,7 @@ impl Daemons {
             None if self.daemons.iter().any(|daemon| daemon.process == fork.parent) => Started {
                 daemon: fork.parent,
                 thread: fork.thread.map_or(0, |thread| thread.id),
+                goroutine: fork.goroutine,
                 at,
             },
             None => return false,
@@ -319,7 +320,7 @@ impl Daemons {
             daemon.moves_work |= is_moved;
         }
         let request = self.requests.get_mut(&number)?;
-        request.start(image.process);
+        request.start(image.process, started.goroutine);
         let span = request.show(ctx)?;
         self.children.remove(&image.process);
         Some((span, attribution))

@@ -81,11 +81,29 @@ pub struct DaemonProcess {
     /// thread does something says little about the request that it is for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goroutines: bool,
+    /// The one that received or sent, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goroutine: Option<Goroutine>,
     /// Its name (15 bytes at most, `TASK_COMM_LEN`); empty when it had ended.
     pub name: SmolStr,
     /// Path of its cgroup (v2); empty when not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
+}
+
+/// A goroutine of a program in Go. No id is used twice by one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Goroutine {
+    /// Its id: `goid` in Go's `runtime.g`.
+    pub id: u64,
+    /// That of the goroutine which created it: `parentGoid`; 0 for what the runtime created itself.
+    #[serde(default, skip_serializing_if = "is_zero_id")]
+    pub creator: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero_id(id: &u64) -> bool {
+    *id == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

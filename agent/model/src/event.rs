@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 
 use crate::cni::{CniError, ConfigProblem, NetConf, NetworkList, PodIdentity};
 use crate::cri::{SandboxRequest, SandboxResponse};
-use crate::daemons::RequestStep;
+use crate::daemons::{Goroutine, RequestStep};
 use crate::id::{ProcessKey, SandboxId};
 use crate::locks::{FileLockTry, KernelLockWait};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
@@ -176,6 +176,9 @@ pub struct Fork {
     /// The parent's thread that forked; `None` when not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<ThreadKey>,
+    /// The parent's goroutine that forked, of a daemon in Go; `None` when not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goroutine: Option<Goroutine>,
 }
 
 /// An image was executed, or (with `running`) was found running when the agent started.

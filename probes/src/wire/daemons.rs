@@ -3,8 +3,8 @@
 //!
 //! Part of `wire.h` like `wire.rs`, and under the same rules. Does not: decode; see `sandglass::sources::linux::exec`.
 
-/// Messages of one connection that follow one another in the same direction at the same end within so many nanoseconds have one
-/// record.
+/// Messages of one connection that follow one another in the same direction at the same end, and in a daemon in Go by the same goroutine,
+/// within so many nanoseconds have one record.
 pub const MESSAGE_GAP_NS: u64 = 200_000;
 /// Most connections of which the last message is remembered; the one that was used longest ago is forgotten.
 pub const CONNECTIONS_MAX: u32 = 1024;
@@ -57,4 +57,6 @@ pub struct MessageRecord {
     pub unused: u32,
     /// Name of the process: that of its first thread.
     pub comm: [u8; 16],
+    /// The goroutine that sent or received, at the end of a daemon whose threads are followed.
+    pub goroutine: super::GoroutineWords,
 }

@@ -4,6 +4,7 @@
 //! forked: what fits several of them narrows the choice, and what fits one of them decides.
 //! Does not: guess where the evidence speaks for none of them.
 
+use sandglass_model::daemons::Goroutine;
 use sandglass_model::trace::Attribution;
 use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
@@ -16,6 +17,8 @@ pub(super) struct Started {
     pub(super) daemon: ProcessKey,
     /// The daemon's thread that forked; 0 when not known.
     pub(super) thread: u32,
+    /// The daemon's goroutine that forked, where it is known.
+    pub(super) goroutine: Option<Goroutine>,
     /// When it forked.
     pub(super) at: Timestamp,
 }
@@ -91,6 +94,9 @@ pub(super) fn choose(
     if alone && left.iter().all(|(_, request)| !request.has_unseen_beside) {
         return left.first().map(|(number, _)| (*number, Attribution::OnlyRequest));
     }
+    if let Some(number) = started.goroutine.and_then(|goroutine| of_goroutine(&left, goroutine)) {
+        return Some((number, Attribution::Goroutine));
+    }
     let led = || left.iter().filter(|(number, request)| leads(*number, request));
     if led().count() == 1 {
         return led().next().map(|(number, _)| (*number, Attribution::WakeUps));
@@ -103,6 +109,16 @@ pub(super) fn choose(
         .iter()
         .max_by_key(|(number, request)| (!request.has_running(), request.last_sign(), *number));
     newest.map(|(number, _)| (*number, Attribution::Newest))
+}
+
+/// The one of `requests` that this goroutine works for, by itself or by the goroutine that created it.
+fn of_goroutine(requests: &[(u64, &Request)], goroutine: Goroutine) -> Option<u64> {
+    let working = |id: u64| {
+        let mut having = requests.iter().filter(move |(_, request)| request.has_goroutine(id));
+        let first = having.next().map(|(number, _)| *number);
+        first.filter(|_| having.next().is_none())
+    };
+    working(goroutine.id).or_else(|| working(goroutine.creator))
 }
 
 /// `word` stands in `text` with nothing of a name before or behind it. A short id may go on behind.

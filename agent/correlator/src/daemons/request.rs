@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{DaemonDetail, RequestBegin};
 use sandglass_model::{Detail, ProcessKey, Timestamp};
@@ -32,6 +32,9 @@ pub(super) struct Request {
     pub(super) arrived: Option<(Timestamp, u32)>,
     /// When that thread was created; 0 where that is not known.
     arrived_begin: Timestamp,
+    /// Ids of the daemon's goroutines that received it, and of those created by them that have started something for it, at most
+    /// [`GOROUTINES_MAX`].
+    goroutines: Vec<u64>,
     /// The daemon's threads are followed since it arrived.
     is_followed: bool,
     /// When the daemon sent the answer, by which thread.
@@ -81,6 +84,8 @@ impl Target {
 
 /// Processes that run for one request at the same time; of more it is not known that they do.
 const RUNNING_MAX: usize = 64;
+/// Goroutines that are known to work for one request; of more it is not known.
+const GOROUTINES_MAX: usize = 64;
 /// A request of which nothing else is known has a span from this duration on.
 pub(super) const SHOWN_NS: u64 = MILLISECOND;
 /// Messages up to this length may be acknowledgements of HTTP/2 (RFC 9113: SETTINGS 9 bytes, PING 17, WINDOW_UPDATE 13, together
@@ -109,6 +114,7 @@ impl Request {
             daemon: None,
             arrived: None,
             arrived_begin: Timestamp(0),
+            goroutines: Vec::new(),
             is_followed: false,
             replied: None,
             is_shared: false,
@@ -123,11 +129,13 @@ impl Request {
         }
     }
 
-    /// The daemon has started this process for it.
-    pub(super) fn start(&mut self, process: ProcessKey) {
+    /// The daemon has started this process for it, by this goroutine where that is known.
+    pub(super) fn start(&mut self, process: ProcessKey, goroutine: Option<Goroutine>) {
         if self.running.len() < RUNNING_MAX {
             self.running.push(process);
         }
+        let created = goroutine.filter(|goroutine| self.has_goroutine(goroutine.creator));
+        self.add_goroutine(created.map(|goroutine| goroutine.id));
     }
 
     /// A process ended, which may have been started for it.
@@ -156,6 +164,9 @@ impl Request {
             .arrived
             .filter(|(at, _)| before.returned.is_some_and(|returned| *at > returned));
         self.arrived_begin = before.arrived_begin;
+        if self.arrived.is_some() {
+            self.goroutines.clone_from(&before.goroutines);
+        }
         self.is_followed = before.is_followed && self.arrived.is_some();
         self.begin = self.arrived.map_or(self.begin, |(at, _)| at.min(self.begin));
     }
@@ -166,6 +177,7 @@ impl Request {
             // It may be of the next one, whose sending is not reported yet.
             if let Some(daemon) = step.daemon.as_ref().filter(|_| step.point == RequestPoint::Arrived) {
                 self.arrive(at, daemon);
+                self.add_goroutine(daemon.goroutine.map(|goroutine| goroutine.id));
             }
             return;
         }
@@ -179,6 +191,8 @@ impl Request {
             RequestPoint::Sent => self.begin = self.begin.min(at),
             RequestPoint::Arrived => {
                 self.begin = self.begin.min(at);
+                // Also of an acknowledgement: the goroutine that reads this connection creates those that handle what comes by it.
+                self.add_goroutine(step.daemon.as_ref().and_then(|daemon| Some(daemon.goroutine?.id)));
                 // The last part of it counts: by then the daemon's thread is the one that handles it.
                 if let Some(daemon) = step.daemon.as_ref()
                     && (!is_control(step.bytes) || self.arrived.is_none())
@@ -214,6 +228,19 @@ impl Request {
         self.arrived_begin = daemon.thread_begin;
         self.is_followed = daemon.followed;
         self.replied = None;
+    }
+
+    fn add_goroutine(&mut self, id: Option<u64>) {
+        if let Some(id) = id.filter(|id| !self.has_goroutine(*id))
+            && self.goroutines.len() < GOROUTINES_MAX
+        {
+            self.goroutines.push(id);
+        }
+    }
+
+    /// A goroutine with this id works for it.
+    pub(super) fn has_goroutine(&self, id: u64) -> bool {
+        self.goroutines.contains(&id)
     }
 
     /// Its daemon, while that has it and its threads are followed.

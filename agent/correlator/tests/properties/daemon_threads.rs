@@ -68,6 +68,7 @@ fn message(number: usize, client: ProcessKey, point: RequestPoint, thread: u32) 
             thread_begin: Timestamp(u64::from(thread)),
             followed: true,
             goroutines: false,
+            goroutine: None,
             name: "agent".into(),
             cgroup: String::new(),
         }),

@@ -4,10 +4,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sandglass_correlator::CorrelatorConfig;
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::{Exit, ExitStatus, Fork, Netns};
 use sandglass_model::time::MILLISECOND;
-use sandglass_model::trace::Confidence;
+use sandglass_model::trace::{Attribution, Confidence};
 use sandglass_model::waits::ThreadKey;
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
@@ -33,7 +33,7 @@ struct Call {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    (0u64..400, 2u64..500, 1u32..4, 0u8..3, vec((1u64..99, 0u8..6), 0..5)).prop_map(
+    (0u64..400, 2u64..500, 1u32..4, 0u8..3, vec((1u64..99, 0u8..8), 0..5)).prop_map(
         |(begin_ms, lasts_ms, thread, interface, runs)| Call {
             begin_ms,
             lasts_ms,
@@ -84,6 +84,10 @@ fn history(calls: &[Call]) -> (Vec<Event>, Vec<Vec<u32>>) {
                 there: None,
             })),
         );
+        let receiver = Goroutine {
+            id: 100 + number as u64,
+            creator: 1,
+        };
         let message = |point: RequestPoint| {
             let at_daemon = matches!(point, RequestPoint::Arrived | RequestPoint::Replied);
             Body::RequestSeen(Box::new(RequestStep {
@@ -98,6 +102,7 @@ fn history(calls: &[Call]) -> (Vec<Event>, Vec<Vec<u32>>) {
                     thread_begin: Timestamp(0),
                     followed: false,
                     goroutines: false,
+                    goroutine: Some(receiver),
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),
@@ -124,6 +129,14 @@ fn history(calls: &[Call]) -> (Vec<Event>, Vec<Vec<u32>>) {
                     process: child,
                     parent: DAEMON,
                     thread: Some(thread).filter(|_| *evidence != 5),
+                    goroutine: match evidence {
+                        6 => Some(receiver),
+                        7 => Some(Goroutine {
+                            id: 1_000 + u64::from(pids),
+                            creator: receiver.id,
+                        }),
+                        _ => None,
+                    },
                 }),
             );
             let argument = match evidence {
@@ -187,7 +200,8 @@ proptest! {
                 seen += 1;
                 let parent = &trace.spans[span.parent.expect("a command lies below its request")];
                 prop_assert!(parent.detail.as_daemon().is_some());
-                if attribution.confidence() == Confidence::Certain {
+                // Each request has goroutines of its own here.
+                if attribution.confidence() == Confidence::Certain || attribution == Attribution::Goroutine {
                     prop_assert!(ran[number].contains(&process.pid), "{:?} {:?}", process, attribution);
                 }
                 // Alone nothing can be wrong.

@@ -76,6 +76,7 @@ impl History {
                     process,
                     parent,
                     thread: None,
+                    goroutine: None,
                 }),
             );
         }

@@ -98,7 +98,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
     let sandbox = prop::sample::select(vec!["a", "b", "c", ""]).prop_map(|id| SandboxId(id.to_owned()));
     prop_oneof![
         6 => soup_exec(),
-        3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent, thread: None })),
+        3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent, thread: None, goroutine: None })),
         4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
         2 => soup_sandbox_request(),
         1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| plugin_io(process, fails)),
@@ -350,6 +350,7 @@ fn soup_request() -> impl Strategy<Value = Body> {
                     thread_begin: Timestamp(begin * SECOND),
                     followed,
                     goroutines: false,
+                    goroutine: None,
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),

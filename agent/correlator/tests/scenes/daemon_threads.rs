@@ -48,6 +48,7 @@ impl Scene {
                 thread_begin: begin(thread),
                 followed,
                 goroutines: false,
+                goroutine: None,
                 name: "policy-daemon".into(),
                 cgroup: String::new(),
             }),
@@ -250,6 +251,7 @@ fn what_a_daemon_executes_lies_within_what_its_threads_do() {
             id: RECEIVER,
             begin: begin(RECEIVER),
         }),
+        goroutine: None,
     }));
     scene.exec(child, DAEMON, "/usr/sbin/nft", &["-f", "-"], &Vec::new());
     scene
@@ -316,6 +318,7 @@ fn command_of_a_worker() -> Scene {
             id: WORKER,
             begin: begin(WORKER),
         }),
+        goroutine: None,
     }));
     scene.exec(child, DAEMON, "/usr/sbin/nft", &["-f", "-"], &Vec::new());
     scene.at(300).exit(child, 0);

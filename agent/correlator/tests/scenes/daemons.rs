@@ -1,6 +1,6 @@
 //! Requests of plugins to daemons, and what daemons run for them.
 
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::Fork;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Attribution, Confidence, DaemonDetail, RequestBegin};
@@ -27,6 +27,7 @@ fn agent(thread: u32) -> Option<DaemonProcess> {
         thread_begin: Timestamp(0),
         followed: false,
         goroutines: false,
+        goroutine: None,
         name: "cilium-agent".into(),
         cgroup: POD.to_owned(),
     })
@@ -80,6 +81,18 @@ impl Scene {
 
     /// A thread of the agent forks, and the child executes `args`.
     fn agent_runs(&mut self, thread: u32, args: &[&str], env: &crate::scene::Env, netns: u64) -> ProcessKey {
+        self.goroutine_runs(None, thread, args, env, netns)
+    }
+
+    /// The same, and this goroutine does it.
+    fn goroutine_runs(
+        &mut self,
+        goroutine: Option<Goroutine>,
+        thread: u32,
+        args: &[&str],
+        env: &crate::scene::Env,
+        netns: u64,
+    ) -> ProcessKey {
         let process = self.new_process();
         self.event(Body::ProcessForked(Fork {
             process,
@@ -88,6 +101,7 @@ impl Scene {
                 id: thread,
                 begin: ms(1),
             }),
+            goroutine,
         }));
         let path = format!("/usr/sbin/{}", args[0]);
         let mut exec = self.exec_event(process, AGENT, &path, &args[1..], env);
@@ -520,30 +534,98 @@ fn a_daemon_that_moves_work_between_threads_is_not_judged_by_them() {
         scene.at(300).answers(number as u64, *plugin);
         scene.at(330).exit(*plugin, 0);
     }
+    assert_eq!(
+        commands(&mut scene),
+        [
+            "command before, 0, thread, ambiguous false",
+            "command behind, 1, newest, ambiguous true",
+            "command named, 1, container_id, ambiguous false",
+        ]
+    );
+}
+
+/// Plays a scene to its end. Of each command of a daemon, the number of the sandbox that it lies at, and why.
+fn commands(scene: &mut Scene) -> Vec<String> {
     scene.at(60_000).tick();
-    let played = scene.play();
     let mut found = Vec::new();
-    for trace in &played.closed {
+    for trace in &scene.play().closed {
         let sandbox = &trace.sandbox.as_ref().expect("a sandbox").0;
-        for span in &trace.spans {
-            let process = span.process();
-            if let Some((process, attribution)) = process.and_then(|process| Some((process, process.attribution?))) {
-                let number = IDS.iter().position(|id| id == sandbox);
-                found.push((registry::name(span), number, attribution.as_str(), process.ambiguous));
+        let number = IDS.iter().position(|id| id == sandbox).expect("one of the two");
+        let with_process = |span| Some((registry::name(span), span.process()?));
+        for (name, process) in trace.spans.iter().filter_map(with_process) {
+            if let Some(attribution) = process.attribution {
+                let (why, ambiguous) = (attribution.as_str(), process.ambiguous);
+                found.push(format!("{name}, {number}, {why}, ambiguous {ambiguous}"));
             }
         }
     }
     found.sort();
-    let found: Vec<(&str, Option<usize>, &str, bool)> = found
-        .iter()
-        .map(|(name, number, why, is)| (name.as_str(), *number, *why, *is))
+    found
+}
+
+/// As net/http serves: the goroutine that receives a request handles it. As grpc-go serves: it creates the one that handles it, which may
+/// create others. Which threads they are on says nothing.
+#[test]
+fn a_goroutine_works_for_the_request_that_it_or_its_creator_received() {
+    let mut scene = Scene::new();
+    scene.at(0).follow(true);
+    let plugins: Vec<ProcessKey> = (0..2)
+        .map(|number| scene.at(100).plugin("cilium-cni", &add(IDS[number], "eth0")))
         .collect();
+    for (number, plugin) in (0..).zip(&plugins) {
+        let goroutine = Some(Goroutine {
+            id: 20 + number,
+            creator: 1,
+        });
+        scene.at(110 + number);
+        scene.message(number, *plugin, RequestPoint::Sent, 400, 0);
+        let daemon = agent(70).map(|daemon| DaemonProcess {
+            goroutines: true,
+            goroutine,
+            ..daemon
+        });
+        scene.event(Body::RequestSeen(Box::new(RequestStep {
+            connection: number,
+            client: *plugin,
+            point: RequestPoint::Arrived,
+            bytes: 400,
+            transport: RequestTransport::Unix,
+            daemon,
+        })));
+    }
+    let none = Vec::new();
+    for (at, name, id, creator) in [
+        (200, "a-received", 20, 1),
+        (210, "b-created", 31, 21),
+        (220, "c-created", 30, 20),
+        (230, "d-by-created", 41, 31),
+        // Nobody knows which request these are for: their creator served none, or the runtime created them.
+        (240, "e-elsewhere", 50, 1),
+        (250, "f-of-the-runtime", 51, 0),
+    ] {
+        let goroutine = Some(Goroutine { id, creator });
+        let process = scene.at(at).goroutine_runs(goroutine, 70, &[name], &none, 1);
+        scene.at(at + 5).exit(process, 0);
+    }
+    // It speaks against its goroutine, which counts less.
+    let named = ["g-named", "--container-id=1123456789abcdef01"];
+    let goroutine = Some(Goroutine { id: 20, creator: 1 });
+    let process = scene.at(260).goroutine_runs(goroutine, 70, &named, &none, 1);
+    scene.at(265).exit(process, 0);
+    for (number, plugin) in (0..).zip(&plugins) {
+        scene.at(300).answers(number, *plugin);
+        scene.at(330).exit(*plugin, 0);
+    }
     assert_eq!(
-        found,
+        commands(&mut scene),
         [
-            ("command before", Some(0), "thread", false),
-            ("command behind", Some(1), "newest", true),
-            ("command named", Some(1), "container_id", false),
+            "command a-received, 0, goroutine, ambiguous false",
+            "command b-created, 1, goroutine, ambiguous false",
+            "command c-created, 0, goroutine, ambiguous false",
+            "command d-by-created, 1, goroutine, ambiguous false",
+            "command e-elsewhere, 1, newest, ambiguous true",
+            "command f-of-the-runtime, 1, newest, ambiguous true",
+            "command g-named, 1, container_id, ambiguous false",
         ]
     );
 }

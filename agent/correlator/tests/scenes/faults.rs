@@ -111,6 +111,7 @@ fn a_pid_that_is_used_again_ends_who_had_it() {
         process: again,
         parent: other,
         thread: None,
+        goroutine: None,
     }));
     // The old process cannot come back.
     let caller = scene.caller();

@@ -211,6 +211,7 @@ impl Scene {
             process,
             parent,
             thread: None,
+            goroutine: None,
         }));
         process
     }

@@ -105,6 +105,8 @@ pub enum Attribution {
     Interface,
     /// No other request to this daemon was in flight, and none can have been missed.
     OnlyRequest,
+    /// The goroutine that started it had received this request, or was created by one that had, or by one that started something for it.
+    Goroutine,
     /// Wake-ups lead without a gap from the thread that received this request to the one that started it.
     WakeUps,
     /// The thread that started it had received this request last, in a daemon that does not move work between its threads.
@@ -123,6 +125,7 @@ impl Attribution {
             Attribution::InNamespace => "in_namespace",
             Attribution::Interface => "interface",
             Attribution::OnlyRequest => "only_request",
+            Attribution::Goroutine => "goroutine",
             Attribution::WakeUps => "wake_ups",
             Attribution::Thread => "thread",
             Attribution::Newest => "newest",
@@ -136,7 +139,11 @@ impl Attribution {
             Attribution::ContainerId | Attribution::Namespace | Attribution::InNamespace | Attribution::Interface => {
                 true
             }
-            Attribution::OnlyRequest | Attribution::WakeUps | Attribution::Thread | Attribution::Newest => false,
+            Attribution::OnlyRequest
+            | Attribution::Goroutine
+            | Attribution::WakeUps
+            | Attribution::Thread
+            | Attribution::Newest => false,
         }
     }
 
@@ -146,9 +153,11 @@ impl Attribution {
     pub fn confidence(self) -> Confidence {
         match self {
             Attribution::ContainerId | Attribution::Namespace | Attribution::InNamespace => Confidence::Certain,
-            Attribution::Interface | Attribution::OnlyRequest | Attribution::WakeUps | Attribution::Thread => {
-                Confidence::Likely
-            }
+            Attribution::Interface
+            | Attribution::OnlyRequest
+            | Attribution::Goroutine
+            | Attribution::WakeUps
+            | Attribution::Thread => Confidence::Likely,
             Attribution::Newest => Confidence::Possible,
         }
     }

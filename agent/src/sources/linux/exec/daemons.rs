@@ -11,12 +11,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
-use sandglass_model::event::Exec;
+use sandglass_model::event::{Exec, Fork};
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, Timestamp};
-use sandglass_probes::wire::COMM_LEN;
 use sandglass_probes::wire::daemons::{
     CONTROL_MAX, MESSAGE_AT_DAEMON, MESSAGE_FOLLOWED, MESSAGE_SENT, MESSAGE_TCP, MessageRecord, SHIMS_MAX,
 };
+use sandglass_probes::wire::{COMM_LEN, GoroutineWords};
 
 use super::goroutines::Goroutines;
 use super::{running, tcp_sockets};
@@ -104,10 +104,11 @@ impl Daemons {
         followed(false)
     }
 
-    /// A tracked process forked.
-    pub fn on_fork(&mut self, process: ProcessKey, parent: ProcessKey) {
-        let plugin = self.plugin_of(parent);
-        self.add(process, plugin, None);
+    /// A tracked process forked, or a daemon: `words` are those of its goroutine.
+    pub fn on_fork(&mut self, fork: &mut Fork, words: &GoroutineWords) {
+        let plugin = self.plugin_of(fork.parent);
+        self.add(fork.process, plugin, None);
+        fork.goroutine = self.goroutines.named(fork.parent, words);
     }
 
     /// A plugin, or what it or a daemon started, was executed.
@@ -255,6 +256,7 @@ impl Daemons {
                     followed,
                     // The file of one that is not trusted is its own choice.
                     goroutines: followed && self.goroutines.are_in(process),
+                    goroutine: self.goroutines.named(process, &record.goroutine),
                     name: SmolStr::new(text(&record.comm[..comm_len.unwrap_or(COMM_LEN)])),
                     cgroup: cgroups.path(record.cgroup_id, record.header.pid),
                 })
@@ -344,6 +346,7 @@ fn listening(pid: u32) -> Option<DaemonProcess> {
         thread_begin: Timestamp(0),
         followed: false,
         goroutines: false,
+        goroutine: None,
         name,
         cgroup: cgroups::own_path(&cgroup).unwrap_or_default(),
     })

@@ -16,8 +16,9 @@ use sandglass_probes::wire::extack::{ExtackRecord, KIND_EXTACK};
 use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord, KIND_CONTENTION, KIND_FILE_LOCK};
 use sandglass_probes::wire::waits::{RunRecord, WakeRecord};
 use sandglass_probes::wire::{
-    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_MESSAGE,
-    KIND_RUN, KIND_STDIO, KIND_WAKE, ROLE_RUNTIME, ROLE_RUNTIME_FORK, ROLE_TRACKED, RecordHeader, StdioRecord,
+    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, GoroutineWords, KIND_EXEC, KIND_EXIT, KIND_FORK,
+    KIND_MESSAGE, KIND_RUN, KIND_STDIO, KIND_WAKE, ROLE_RUNTIME, ROLE_RUNTIME_FORK, ROLE_TRACKED, RecordHeader,
+    StdioRecord,
 };
 
 use super::stdio;
@@ -34,6 +35,8 @@ pub struct DecodedProcess {
     pub role: ProcessRole,
     /// Bytes that waited in the ring buffer when the record was written.
     pub ring_bytes: u64,
+    /// The goroutine that forked, of a fork of a daemon in Go.
+    pub goroutine: GoroutineWords,
 }
 
 /// Whose a process is, as far as the kernel side distinguishes them.
@@ -123,10 +126,11 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
     let (header, _) = RecordHeader::read(bytes).ok_or(short(0))?;
     let mut cgroup_id = 0;
     let mut role = ROLE_TRACKED;
+    let mut goroutine = GoroutineWords::default();
     let body = match header.kind {
         KIND_FORK => {
             let (record, _) = ForkRecord::read(bytes).ok_or(short(KIND_FORK))?;
-            role = record.role;
+            (role, goroutine) = (record.role, record.goroutine);
             Body::ProcessForked(Fork {
                 process: key(&header),
                 parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
@@ -134,6 +138,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
                     id: record.parent_tid,
                     begin: Timestamp(record.parent_thread_start_ns),
                 }),
+                goroutine: None,
             })
         }
         KIND_EXEC => {
@@ -181,6 +186,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
             _ => ProcessRole::Tracked,
         },
         ring_bytes: header.ring_bytes,
+        goroutine,
     }))
 }
 

@@ -181,7 +181,7 @@ impl ExecFeed {
             }
             Body::ProcessForked(fork) if is_tracked => {
                 if let Some(daemons) = &mut self.daemons {
-                    daemons.on_fork(fork.process, fork.parent);
+                    daemons.on_fork(fork, &decoded.goroutine);
                 }
                 if let Some(waits) = &mut self.waits {
                     waits.on_fork(fork.process);

@@ -152,6 +152,7 @@ mod tests {
             process: key(process),
             parent: key(parent),
             thread: None,
+            goroutine: None,
         };
         let mut runtimes = Runtimes::default();
         assert!(runtimes.on_exec(&exec(10, &["runc", "create", "id"])));

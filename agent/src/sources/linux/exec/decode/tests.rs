@@ -132,8 +132,15 @@ fn fork_names_both() {
         parent_tid: 8,
         role: ROLE_RUNTIME_FORK,
         reserved: 0,
+        goroutine: GoroutineWords {
+            at_152: 1,
+            at_160: 2,
+            at_272: 3,
+            at_280: 4,
+        },
     };
     let decoded = decoded(record.bytes());
+    assert_eq!(decoded.goroutine, record.goroutine);
     assert_eq!(decoded.role, ProcessRole::RuntimeFork);
     assert_eq!(
         decoded.event.body,
@@ -147,6 +154,7 @@ fn fork_names_both() {
                 id: 8,
                 begin: Timestamp(20_000_000),
             }),
+            goroutine: None,
         })
     );
 }
