@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::daemon_path::{DaemonPath, ThreadAt};
 use crate::daemons::attribution::{Started, choose, received_last};
 use crate::daemons::handled::Handled;
-use crate::daemons::request::{Request, SHOWN_NS, Target, is_control};
+use crate::daemons::request::{Request, SHOWN_NS, Target, is_control, may_be_last};
 use crate::facts::Fact;
 use crate::invocation::Image;
 use crate::keys::{SpanRef, TraceKey};
@@ -114,6 +114,11 @@ impl Daemons {
             (None, _) => true,
             // Acknowledgements come behind an answer too.
             (Some(_), RequestPoint::Sent | RequestPoint::Arrived) if is_control(step.bytes) => false,
+            (Some(request), RequestPoint::Sent | RequestPoint::Arrived)
+                if request.answered.is_some() && may_be_last(step.bytes) =>
+            {
+                false
+            }
             // What came back before was gRPC's exchange of settings, or a short answer.
             (Some(request), RequestPoint::Sent) => request.returned.is_some_and(|returned| returned < at),
             // The daemon may have received before the sending is reported.

@@ -97,6 +97,15 @@ pub(super) fn is_control(bytes: u32) -> bool {
     bytes <= CONTROL_MAX
 }
 
+/// What a client of gRPC sends when it closes a connection: GOAWAY (RFC 9113, section 6.8: 17 bytes) and a text, of 25 bytes in grpc-go
+/// (`internal/transport/http2_client.go`, `Close`). A further request over the connection is longer: it has headers and a configuration.
+const LAST_MAX: u32 = 64;
+
+/// The message, which comes behind an answer, may be the client's last one and no request.
+pub(super) fn may_be_last(bytes: u32) -> bool {
+    bytes <= LAST_MAX
+}
+
 impl Request {
     pub(super) fn new(
         step: &RequestStep,
@@ -175,7 +184,8 @@ impl Request {
     pub(super) fn on_step(&mut self, at: Timestamp, step: &RequestStep) {
         if self.is_over {
             // It may be of the next one, whose sending is not reported yet.
-            if let Some(daemon) = step.daemon.as_ref().filter(|_| step.point == RequestPoint::Arrived) {
+            let may_be_next = step.point == RequestPoint::Arrived && !may_be_last(step.bytes);
+            if let Some(daemon) = step.daemon.as_ref().filter(|_| may_be_next) {
                 self.arrive(at, daemon);
                 self.add_goroutine(daemon.goroutine.map(|goroutine| goroutine.id));
             }

@@ -507,6 +507,36 @@ fn a_request_beside_one_that_may_have_been_missed_is_not_the_only_one() {
     );
 }
 
+/// A client of grpc-go says so when it closes the connection, some milliseconds before it ends. That is no request without an answer, and a
+/// request that comes nevertheless begins with itself.
+#[test]
+fn the_end_of_a_connection_is_no_request() {
+    for goes_on in [false, true] {
+        let mut scene = Scene::new();
+        scene.at(0).follow(true);
+        let plugin = scene.at(100).plugin("aws-cni", &add("sb", "eth0"));
+        scene.at(110).asks(1, plugin, 7);
+        scene.at(310).answers(1, plugin);
+        scene
+            .at(311)
+            .message(1, plugin, RequestPoint::Sent, 42, 0)
+            .message(1, plugin, RequestPoint::Arrived, 42, 7);
+        if goes_on {
+            scene.at(330).asks(1, plugin, 7);
+            scene.at(350).answers(1, plugin);
+        }
+        scene.at(360).exit(plugin, 0);
+        scene.at(60_000).tick();
+        let played = scene.play();
+        let found: Vec<(u64, u64, bool)> = requests(&played.closed[0])
+            .into_iter()
+            .map(|(start, end, detail)| (start, end, detail.unanswered))
+            .collect();
+        let expected = [(110_000, 310_000, false), (330_000, 350_000, false)];
+        assert_eq!(found, expected[..1 + usize::from(goes_on)]);
+    }
+}
+
 /// As goroutines do: what names one request is started by the thread that received another one. From then on no thread of that daemon
 /// speaks for a request: what it starts next lies at the request whose command ended last, and is ambiguous.
 #[test]
