@@ -171,7 +171,7 @@ attribute_keys! {
     DAEMON_UNIT = "sandglass.daemon.unit": "systemd unit that the daemon runs in, by its cgroup.",
     DAEMON_BEGIN = "sandglass.daemon.begin": "How the request's begin is known: sent (seen), recovered (since then its client slept) or followed (when messages were followed from).",
     DAEMON_UNANSWERED = "sandglass.daemon.unanswered": "The client ended without an answer of the daemon.",
-    ATTRIBUTION = "sandglass.daemon.attribution": "Why what a daemon ran is attributed to this request: container_id, namespace, in_namespace, interface, only_request, wake_ups, thread or newest.",
+    ATTRIBUTION = "sandglass.daemon.attribution": "Why what a daemon ran is attributed to this request: container_id, namespace, in_namespace, interface, only_request, goroutine, wake_ups, thread or newest.",
     ATTRIBUTION_CONFIDENCE = "sandglass.daemon.attribution.confidence": "How sure that is: possible, likely or certain.",
     DAEMON_THREADS = "sandglass.daemon.threads": "Why what the daemon's own threads waited for is part of this request's time: only_request, wake_ups or ambiguous.",
     DAEMON_THREADS_CONFIDENCE = "sandglass.daemon.threads.confidence": "How sure that is: possible or likely.",
