@@ -243,8 +243,9 @@ pub fn assert_durations_agree(test: &str, traces: &[Value], waited: f64, alone: 
         if agreeing * 10 >= differences.len() * of_ten {
             continue;
         }
+        // What containerd's threads wait for a processor is in its spans and not in ours: a test of its own takes it out (own_time.rs).
         assert!(
-            waited > 0.5,
+            waited > 0.25,
             "{what}, tasks waited {waited:.2} of the time: {differences:?}"
         );
         eprintln!(
