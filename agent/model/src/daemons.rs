@@ -69,10 +69,10 @@ pub struct DaemonProcess {
     /// The process.
     pub process: ProcessKey,
     /// Its thread that received or sent; 0 where only the listening process is known.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub thread: u32,
     /// When that thread was created; 0 where that is not known.
-    #[serde(default, skip_serializing_if = "is_unknown")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub thread_begin: Timestamp,
     /// The waits of its threads are recorded, since its receipt of a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -97,21 +97,11 @@ pub struct Goroutine {
     /// Its id: `goid` in Go's `runtime.g`.
     pub id: u64,
     /// That of the goroutine which created it: `parentGoid`; 0 for what the runtime created itself.
-    #[serde(default, skip_serializing_if = "is_zero_id")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub creator: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero_id(id: &u64) -> bool {
-    *id == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_unknown(at: &Timestamp) -> bool {
-    at.0 == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(value: &u32) -> bool {
-    *value == 0
+/// Such a field is left out of a recording.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

@@ -144,7 +144,7 @@ impl Request {
             self.running.push(process);
         }
         let created = goroutine.filter(|goroutine| self.has_goroutine(goroutine.creator));
-        self.add_goroutine(created.map(|goroutine| goroutine.id));
+        self.add_goroutine(created);
     }
 
     /// A process ended, which may have been started for it.
@@ -182,12 +182,15 @@ impl Request {
 
     /// A message of it.
     pub(super) fn on_step(&mut self, at: Timestamp, step: &RequestStep) {
+        if step.point == RequestPoint::Arrived {
+            // Also of an acknowledgement: the goroutine that reads this connection creates those that handle what comes by it.
+            self.add_goroutine(step.daemon.as_ref().and_then(|daemon| daemon.goroutine));
+        }
         if self.is_over {
             // It may be of the next one, whose sending is not reported yet.
             let may_be_next = step.point == RequestPoint::Arrived && !may_be_last(step.bytes);
             if let Some(daemon) = step.daemon.as_ref().filter(|_| may_be_next) {
                 self.arrive(at, daemon);
-                self.add_goroutine(daemon.goroutine.map(|goroutine| goroutine.id));
             }
             return;
         }
@@ -201,8 +204,6 @@ impl Request {
             RequestPoint::Sent => self.begin = self.begin.min(at),
             RequestPoint::Arrived => {
                 self.begin = self.begin.min(at);
-                // Also of an acknowledgement: the goroutine that reads this connection creates those that handle what comes by it.
-                self.add_goroutine(step.daemon.as_ref().and_then(|daemon| Some(daemon.goroutine?.id)));
                 // The last part of it counts: by then the daemon's thread is the one that handles it.
                 if let Some(daemon) = step.daemon.as_ref()
                     && (!is_control(step.bytes) || self.arrived.is_none())
@@ -240,11 +241,12 @@ impl Request {
         self.replied = None;
     }
 
-    fn add_goroutine(&mut self, id: Option<u64>) {
-        if let Some(id) = id.filter(|id| !self.has_goroutine(*id))
+    fn add_goroutine(&mut self, goroutine: Option<Goroutine>) {
+        if let Some(goroutine) = goroutine
+            && !self.has_goroutine(goroutine.id)
             && self.goroutines.len() < GOROUTINES_MAX
         {
-            self.goroutines.push(id);
+            self.goroutines.push(goroutine.id);
         }
     }
 

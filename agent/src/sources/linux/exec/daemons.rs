@@ -108,7 +108,7 @@ impl Daemons {
     pub fn on_fork(&mut self, fork: &mut Fork, words: &GoroutineWords) {
         let plugin = self.plugin_of(fork.parent);
         self.add(fork.process, plugin, None);
-        fork.goroutine = self.goroutines.named(fork.parent, words);
+        fork.goroutine = self.goroutines.resolve(fork.parent, words);
     }
 
     /// A plugin, or what it or a daemon started, was executed.
@@ -256,7 +256,7 @@ impl Daemons {
                     followed,
                     // The file of one that is not trusted is its own choice.
                     goroutines: followed && self.goroutines.are_in(process),
-                    goroutine: self.goroutines.named(process, &record.goroutine),
+                    goroutine: self.goroutines.resolve(process, &record.goroutine),
                     name: SmolStr::new(text(&record.comm[..comm_len.unwrap_or(COMM_LEN)])),
                     cgroup: cgroups.path(record.cgroup_id, record.header.pid),
                 })

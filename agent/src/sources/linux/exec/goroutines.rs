@@ -37,7 +37,7 @@ impl Goroutines {
     }
 
     /// The goroutine of this process that the kernel side found; `None` where there is none, or the program's version is not known.
-    pub fn named(&mut self, process: ProcessKey, words: &GoroutineWords) -> Option<Goroutine> {
+    pub fn resolve(&mut self, process: ProcessKey, words: &GoroutineWords) -> Option<Goroutine> {
         if *words == GoroutineWords::default() {
             return None;
         }
