@@ -32,7 +32,7 @@ pub fn run() -> Option<ExitCode> {
         DAEMON => {
             let mut argument = || arguments.next().unwrap_or_default();
             let (socket, command) = (argument(), argument());
-            serve(Path::new(&socket), &command)
+            UnixListener::bind(Path::new(&socket)).and_then(|listener| serve(&listener, &command))
         }
         _ => return None,
     };
@@ -86,8 +86,8 @@ fn uptime() -> io::Result<String> {
 // === the daemon ===
 
 /// Serves until it is killed.
-fn serve(socket: &Path, command: &OsStr) -> io::Result<()> {
-    for stream in UnixListener::bind(socket)?.incoming() {
+fn serve(listener: &UnixListener, command: &OsStr) -> io::Result<()> {
+    for stream in listener.incoming() {
         let (stream, command) = (stream?, command.to_owned());
         std::thread::spawn(move || {
             let mut connection = Connection(BufReader::new(stream));
@@ -173,11 +173,9 @@ mod tests {
     fn a_daemon_answers_both_requests_of_one_connection() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("daemon.sock");
-        let place = socket.clone();
-        std::thread::spawn(move || serve(&place, OsStr::new("true")));
-        while !socket.exists() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // Bound here: the file is there before the socket listens, and a connection in between is refused.
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || serve(&listener, OsStr::new("true")));
         let mut connection = Connection(BufReader::new(UnixStream::connect(&socket).unwrap()));
         let known = connection.request("GET /identity/abc", "").unwrap();
         assert_eq!(known, r#"{"identity":"abc"}"#);
