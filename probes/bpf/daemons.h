@@ -283,15 +283,30 @@ always_inline int is_repeated(struct end *end, uint64_t goroutine, uint64_t now)
 	return 0;
 }
 
+// Of a connection with a request, another goroutine than that of the last message waits for what comes next. With grpc-go one goroutine
+// may read a whole request with the preface, and a second one, which has read nothing yet, creates the one that handles it.
+always_inline int is_new_reader(struct end *end, uint64_t goroutine)
+{
+	struct last_message *last = bpf_map_lookup_elem(&last_messages, &end->connection);
+	if (!last || !goroutine || last->goroutine == goroutine)
+		return 0;
+	last->goroutine = goroutine;
+	return 1;
+}
+
+// `bytes` is what the call returned: an error is negative.
 always_inline int on_message(struct sock *sk, int bytes, uint32_t sent)
 {
 	unsigned short family = 0;
-	if (bytes <= 0)
-		return 0;
 	uint32_t self = bpf_get_current_pid_tgid() >> 32;
+	int awaits = bytes == -EAGAIN && !sent;
+	if (bytes <= 0 && !(awaits && role_of(self) == ROLE_DAEMON))
+		return 0;
 	struct end end = { .flags = sent };
+	if (awaits)
+		end.flags |= MESSAGE_AWAITED;
 	// An answer that follows an acknowledgement closely has a record.
-	if (bytes <= CONTROL_MAX)
+	else if (bytes <= CONTROL_MAX)
 		end.flags |= MESSAGE_CONTROL;
 	READ_TYPED(family, sk->__sk_common.skc_family);
 	if (family == AF_UNIX) {
@@ -309,21 +324,22 @@ always_inline int on_message(struct sock *sk, int bytes, uint32_t sent)
 		.client_pid = end.client_pid,
 		.listener_pid = end.listener_pid,
 		.tid = bpf_get_current_pid_tgid(),
-		.bytes = bytes,
+		.bytes = awaits ? 0 : bytes,
 		.flags = end.flags,
 	};
 	READ(leader, task->group_leader);
 	record.header.kind = KIND_MESSAGE;
 	record.header.pid = self;
 	record.header.at_ns = bpf_ktime_get_boot_ns();
-	if ((end.flags & MESSAGE_AT_DAEMON) && !sent)
+	if ((end.flags & MESSAGE_AT_DAEMON) && !sent && !awaits)
 		follow_daemon(self, record.header.at_ns);
 	uint64_t goroutine = 0;
 	if ((end.flags & MESSAGE_AT_DAEMON) && role_of(self) == ROLE_DAEMON) {
 		record.flags |= MESSAGE_FOLLOWED;
 		goroutine = put_goroutine(&record.goroutine);
 	}
-	if (is_repeated(&end, goroutine, record.header.at_ns) || !has_room(0))
+	int is_new = awaits ? is_new_reader(&end, goroutine) : !is_repeated(&end, goroutine, record.header.at_ns);
+	if (!is_new || !has_room(0))
 		return 0;
 	READ(record.thread_begin_ns, task->start_boottime);
 	READ(record.header.start_ns, leader->start_boottime);

@@ -20,8 +20,6 @@
 // include/uapi/asm-generic/fcntl.h
 #define F_WRLCK 1
 #define F_UNLCK 2
-// include/uapi/asm-generic/errno-base.h
-#define EAGAIN 11
 
 // Entries of a list that are looked at: locks for reading may have many holders.
 #define HOLDERS_MAX 8

@@ -230,6 +230,8 @@ struct linux_binprm {
 
 // include/linux/sched/signal.h: the whole thread group is exiting, with signal_struct::group_exit_code.
 #define SIGNAL_GROUP_EXIT 4
+// include/uapi/asm-generic/errno-base.h
+#define EAGAIN 11
 // include/uapi/linux/stat.h
 #define S_IFMT 0170000
 #define S_IFIFO 0010000

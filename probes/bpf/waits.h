@@ -24,6 +24,7 @@
 // match-proto: sched_waking(struct task_struct *p)
 #pragma once
 
+#include "goroutine.h"
 #include "process.h"
 
 // include/linux/sched.h. TASK_FROZEN (Linux 6.1) is among them: a thread that is frozen for a suspend is not runnable.
@@ -56,6 +57,8 @@ struct sleep {
 	uint64_t ran_ns;
 	// Of a daemon's thread, since when the daemon was followed then; else 0.
 	uint64_t followed_ns;
+	// Of a daemon's thread, the goroutine whose system call it sleeps in.
+	struct GoroutineWords goroutine;
 	uint32_t flags;
 	// 1 since it was seen to run again.
 	uint32_t runs;
@@ -386,10 +389,10 @@ always_inline void put_end(struct task_struct *task)
 	emit_wait(&record.header, sizeof(record));
 }
 
-// Begins the record of a sleep from `out` to `woken`: all but who ended it. 0 if it is too short or has no room. The thread does not
-// run yet.
-always_inline struct WakeRecord *begin_wake(struct task_struct *task, uint64_t out, uint64_t woken, uint32_t flags,
-					    struct daemon *daemon)
+// Begins the record of a sleep from `out` to `woken`: all but who ended it. `sleep` is 0 where nothing is remembered of the thread. 0 if
+// the sleep is too short or has no room. The thread does not run yet.
+always_inline struct WakeRecord *begin_wake(struct task_struct *task, struct sleep *sleep, uint64_t out, uint64_t woken,
+					    uint32_t flags, struct daemon *daemon)
 {
 	uint32_t zero = 0;
 	struct task_struct *leader = 0;
@@ -403,6 +406,7 @@ always_inline struct WakeRecord *begin_wake(struct task_struct *task, uint64_t o
 	record->header.at_ns = woken;
 	record->out_ns = out;
 	record->flags = flags;
+	record->goroutine = sleep ? sleep->goroutine : (struct GoroutineWords){};
 	put_times(&record->times, task);
 	long got = bpf_get_task_stack(task, record->stack, sizeof(record->stack), 0);
 	record->stack_len = got > 0 ? (uint64_t)got / 8 : 0;
@@ -413,7 +417,7 @@ always_inline struct WakeRecord *begin_wake(struct task_struct *task, uint64_t o
 // known; that it slept until about now is.
 always_inline void put_unseen_wake(struct task_struct *task, struct sleep *sleep, uint64_t now, struct daemon *daemon)
 {
-	struct WakeRecord *record = begin_wake(task, sleep->out_ns, now, sleep->flags, daemon);
+	struct WakeRecord *record = begin_wake(task, sleep, sleep->out_ns, now, sleep->flags, daemon);
 	if (!record)
 		return;
 	record->waker_pid = record->waker_tid = record->waker_stack_len = 0;
@@ -450,8 +454,11 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now,
 			if (throttled)
 				sleep.flags |= WAIT_THROTTLED;
 		}
-	} else if (state & 2) {
-		sleep.flags = WAIT_UNINTERRUPTIBLE;
+	} else {
+		if (state & 2)
+			sleep.flags = WAIT_UNINTERRUPTIBLE;
+		if (daemon)
+			put_goroutine(&sleep.goroutine);
 	}
 	remember(tid, &sleep, daemon, !before);
 }
@@ -532,7 +539,7 @@ int on_waking(uint64_t *ctx)
 		struct sleep found = { .out_ns = out, .runnable_ns = now, .ran_ns = processor_time_of(task), .flags = flags };
 		remember(tid, &found, daemon, 1);
 	}
-	struct WakeRecord *record = begin_wake(task, out, now, flags, daemon);
+	struct WakeRecord *record = begin_wake(task, sleep, out, now, flags, daemon);
 	if (!record)
 		return 0;
 	uint64_t current = bpf_get_current_pid_tgid();

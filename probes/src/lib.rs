@@ -140,7 +140,7 @@ const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 
 const _: () = assert!(size_of::<TrustedOwners>() == 8 * TRUSTED_CGROUPS_MAX as usize + 4 * TRUSTED_USERS_MAX as usize);
 const _: () = assert!(size_of::<RefusedRecord>() == 8 * 2 + 4 * 6 + REFUSED_PATH_MAX as usize);
 const _: () = assert!(size_of::<ThreadTimes>() == 8 * 3 + 4 * 2);
-const _: () = assert!(size_of::<WakeRecord>() == 32 + 32 + 8 * 4 + 4 * 6 + 16 + 2 * 8 * STACK_MAX as usize);
+const _: () = assert!(size_of::<WakeRecord>() == 32 + 32 + 8 * 4 + 4 * 6 + 16 + 32 + 2 * 8 * STACK_MAX as usize);
 const _: () = assert!(size_of::<RunRecord>() == 32 + 32 + 8 * 2 + 4 * 2);
 const _: () = assert!(size_of::<AsleepRecord>() == 32 + 32 + 8 + 4 * 2 + 8 * STACK_MAX as usize);
 const _: () = assert!(size_of::<SocketRecord>() == 32 + 4 + 2 * 2 + 16 + 2 * 2 + SOCKET_PATH_MAX as usize);

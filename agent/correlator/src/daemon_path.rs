@@ -17,7 +17,7 @@ pub(crate) struct ThreadAt {
 }
 
 /// A request that has its answer, of a daemon whose threads were followed meanwhile.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Answered {
     /// Its span.
     pub(crate) span: SpanRef,
@@ -34,6 +34,8 @@ pub(crate) struct Answered {
     pub(crate) end: Timestamp,
     /// No other request was in flight at this daemon meanwhile.
     pub(crate) alone: bool,
+    /// If one was, the ids of the daemon's goroutines that had to do with this request, and with no other meanwhile.
+    pub(crate) goroutines: Vec<u64>,
 }
 
 /// The path from the receipt of a request to its answer.
@@ -43,6 +45,8 @@ pub(crate) struct DaemonPath {
     pub(crate) pieces: Vec<Piece>,
     /// It begins at the thread that received the request.
     pub(crate) is_chained: bool,
+    /// Its known pieces are waits of the request's goroutines, and no wake-ups lead from one to the next.
+    pub(crate) is_by_goroutines: bool,
 }
 
 /// What one thread did for a time.

@@ -111,6 +111,7 @@ impl Daemons {
             .get(&number)
             .filter(|request| request.client == step.client);
         let begins = match (known, step.point) {
+            (None, RequestPoint::Awaited) => return,
             (None, _) => true,
             // Acknowledgements come behind an answer too.
             (Some(_), RequestPoint::Sent | RequestPoint::Arrived) if is_control(step.bytes) => false,
@@ -123,7 +124,7 @@ impl Daemons {
             (Some(request), RequestPoint::Sent) => request.returned.is_some_and(|returned| returned < at),
             // The daemon may have received before the sending is reported.
             (Some(request), RequestPoint::Arrived) => request.answered.is_some_and(|answered| answered < at),
-            (Some(_), RequestPoint::Replied | RequestPoint::Returned) => false,
+            (Some(_), RequestPoint::Replied | RequestPoint::Returned | RequestPoint::Awaited) => false,
         };
         if begins {
             let Some(owner) = owner.filter(|owner| ctx.traces.get(owner.trace).is_some()) else {

@@ -278,6 +278,7 @@ impl Waits {
             evidence,
             throttled_ns: 0,
             counted: Some(SchedulerCount::of(&wake.times)),
+            goroutine: wake.goroutine,
         };
         if let Some(threads) = self.threads_of(process) {
             threads.add_wait(&wake.times, wait);

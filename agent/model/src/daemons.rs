@@ -40,6 +40,8 @@ pub enum RequestPoint {
     Replied,
     /// The client has received it.
     Returned,
+    /// It has not come yet: a goroutine of the daemon that has not received or sent by this connection waits for it.
+    Awaited,
 }
 
 /// How a client and a daemon of one node are connected.

@@ -173,7 +173,7 @@ attribute_keys! {
     DAEMON_UNANSWERED = "sandglass.daemon.unanswered": "The client ended without an answer of the daemon.",
     ATTRIBUTION = "sandglass.daemon.attribution": "Why what a daemon ran is attributed to this request: container_id, namespace, in_namespace, interface, only_request, goroutine, wake_ups, thread or newest.",
     ATTRIBUTION_CONFIDENCE = "sandglass.daemon.attribution.confidence": "How sure that is: possible, likely or certain.",
-    DAEMON_THREADS = "sandglass.daemon.threads": "Why what the daemon's own threads waited for is part of this request's time: only_request, wake_ups or ambiguous.",
+    DAEMON_THREADS = "sandglass.daemon.threads": "Why what the daemon's own threads waited for is part of this request's time: only_request, wake_ups, goroutines or ambiguous.",
     DAEMON_THREADS_CONFIDENCE = "sandglass.daemon.threads.confidence": "How sure that is: possible or likely.",
     WAIT_WHAT = "sandglass.wait.what": "What it waited for: the file, the lock, the kernel's work or function.",
     WAIT_BY = "sandglass.wait.by": "The process that held the lock, or the one whose wake-up ended the wait.",

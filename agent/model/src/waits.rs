@@ -10,6 +10,7 @@ mod tentative;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::daemons::Goroutine;
 use crate::id::ProcessKey;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
@@ -61,6 +62,9 @@ pub struct ThreadWake {
     pub stack: TextList,
     /// Who ran on the processor that woke it.
     pub waker: Waker,
+    /// The goroutine in whose system call it slept, of a daemon in Go; `None` when not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goroutine: Option<Goroutine>,
 }
 
 /// A thread waits for a lock on a file, as `/proc/locks` showed it (proc_locks(5)).

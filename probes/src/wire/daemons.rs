@@ -27,11 +27,13 @@ pub const MESSAGE_TCP: u32 = 4;
 pub const MESSAGE_CONTROL: u32 = 8;
 /// The waits of the daemon's threads are recorded.
 pub const MESSAGE_FOLLOWED: u32 = 16;
+/// Nothing was there to receive: the goroutine waits for the next message. It has no bytes.
+pub const MESSAGE_AWAITED: u32 = 32;
 /// A message up to this length is neither a request nor an answer by itself: HTTP/2's acknowledgements (RFC 9113: SETTINGS 9 bytes,
 /// PING 17, WINDOW_UPDATE 13, together 39).
 pub const CONTROL_MAX: u32 = 39;
 
-/// Bytes were sent or received.
+/// Bytes were sent or received, or are awaited.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageRecord {

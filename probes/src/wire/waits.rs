@@ -72,6 +72,8 @@ pub struct WakeRecord {
     pub unused: u32,
     /// Name of the waker's thread.
     pub waker_comm: [u8; 16],
+    /// The goroutine in whose system call the thread slept, where the process is a daemon.
+    pub goroutine: super::GoroutineWords,
     /// Where the thread sleeps.
     pub stack: [u64; 24],
     /// What woke it; tells whether that was an interrupt.

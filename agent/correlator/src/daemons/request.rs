@@ -41,6 +41,8 @@ pub(super) struct Request {
     replied: Option<ThreadAt>,
     /// Another request was in flight at its daemon meanwhile, or may have been.
     pub(super) is_shared: bool,
+    /// One of its goroutines had to do with such a request: they say nothing about either.
+    shares_goroutine: bool,
     /// When it began, a process for another sandbox ran that may have sent one before messages were followed.
     pub(super) has_unseen_beside: bool,
     /// When something came back last.
@@ -127,6 +129,7 @@ impl Request {
             is_followed: false,
             replied: None,
             is_shared: false,
+            shares_goroutine: false,
             has_unseen_beside: false,
             returned: None,
             answered: None,
@@ -182,7 +185,7 @@ impl Request {
 
     /// A message of it.
     pub(super) fn on_step(&mut self, at: Timestamp, step: &RequestStep) {
-        if step.point == RequestPoint::Arrived {
+        if matches!(step.point, RequestPoint::Arrived | RequestPoint::Awaited) {
             // Also of an acknowledgement: the goroutine that reads this connection creates those that handle what comes by it.
             self.add_goroutine(step.daemon.as_ref().and_then(|daemon| daemon.goroutine));
         }
@@ -231,6 +234,7 @@ impl Request {
                     self.answered = Some(at);
                 }
             }
+            RequestPoint::Awaited => {}
         }
     }
 
@@ -248,6 +252,12 @@ impl Request {
         {
             self.goroutines.push(goroutine.id);
         }
+    }
+
+    /// Another request is in flight at its daemon.
+    pub(super) fn is_beside(&mut self, other: &Request) {
+        self.is_shared = true;
+        self.shares_goroutine |= self.goroutines.iter().any(|id| other.has_goroutine(*id));
     }
 
     /// A goroutine with this id works for it.
@@ -284,6 +294,10 @@ impl Request {
             received,
             replied: self.replied,
             alone: !self.is_shared,
+            goroutines: match self.is_shared && !self.shares_goroutine {
+                true => self.goroutines.clone(),
+                false => Vec::new(),
+            },
         })
     }
 

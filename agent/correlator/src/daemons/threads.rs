@@ -2,7 +2,8 @@
 //!
 //! A path through the threads of a daemon belongs to the request that was the only one in flight; or else to one at whose receipt the path
 //! begins and whose answer it ends with, if no thread on it had to do with another request meanwhile and the daemon does not move work
-//! between its threads. Neither is certain: a daemon also works by itself. Any other path is ambiguous.
+//! between its threads. Of a daemon that does, what goroutines of the request waited for belongs to it. None of this is certain: a daemon
+//! also works by itself. Any other path is ambiguous.
 //! Does not: find paths (the room of waits does).
 
 use sandglass_model::Timestamp;
@@ -19,22 +20,17 @@ use crate::open_trace::ending::Cut;
 impl Daemons {
     /// Notes requests that are in flight at the same daemon at the same time.
     pub(super) fn share(&mut self, number: u64, at: Timestamp) {
-        let busy = self.requests.get(&number).and_then(Request::busy_daemon);
-        let Some(process) = busy.map(|daemon| daemon.process) else {
+        let Some(mut request) = self.requests.remove(&number) else {
             return;
         };
-        let others = self
-            .requests
-            .iter_mut()
-            .filter(|(other, request)| **other != number && request.daemon_is(process) && request.is_in_flight(at));
-        let mut is_shared = false;
-        for (_, other) in others {
-            other.is_shared = true;
-            is_shared = true;
+        if let Some(process) = request.busy_daemon().map(|daemon| daemon.process) {
+            let others = self.requests.values_mut();
+            for other in others.filter(|other| other.daemon_is(process) && other.is_in_flight(at)) {
+                request.is_beside(other);
+                other.is_beside(&request);
+            }
         }
-        if let Some(request) = self.requests.get_mut(&number) {
-            request.is_shared |= is_shared;
-        }
+        self.requests.insert(number, request);
     }
 
     /// Reports which daemons have requests by now, of those whose threads are followed.
@@ -62,10 +58,11 @@ impl Daemons {
         }
         let crosses = self.handled.crosses(request.daemon, request.connection, path);
         let is_chained = path.is_chained && !crosses && !self.moves_work(request.daemon);
-        let attribution = match (request.alone, is_chained) {
-            (true, _) => ThreadsAttribution::OnlyRequest,
-            (false, true) => ThreadsAttribution::WakeUps,
-            (false, false) => ThreadsAttribution::Ambiguous,
+        let attribution = match (request.alone, path.is_by_goroutines, is_chained) {
+            (true, ..) => ThreadsAttribution::OnlyRequest,
+            (false, true, _) => ThreadsAttribution::Goroutines,
+            (false, false, true) => ThreadsAttribution::WakeUps,
+            (false, false, false) => ThreadsAttribution::Ambiguous,
         };
         let through = (path, attribution.confidence());
         let half = ctx.config.max_spans / 2;

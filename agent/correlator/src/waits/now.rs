@@ -225,6 +225,7 @@ impl Waits {
                 evidence: self.evidence_index(evidence),
                 throttled_ns: 0,
                 counted: None,
+                goroutine: None,
             };
             waits.push((thread, wait));
         }

@@ -2,15 +2,19 @@
 //!
 //! Called by `correlator.rs`. The path goes backwards from the thread that sent the answer, along wake-ups by threads of the same
 //! daemon. It does not leave the daemon: what a daemon executed has spans of its own, and who sends it something is no cause.
+//! Go's scheduler moves work between threads. With several requests in flight, the path at such a daemon is the waits of the request's
+//! goroutines instead: a goroutine that sleeps in a system call keeps its thread.
 //! Does not: know requests, or judge whether a path belongs to one.
 
-use sandglass_model::daemons::DaemonProcess;
+use std::collections::BTreeSet;
+
+use sandglass_model::daemons::{DaemonProcess, Goroutine};
 use sandglass_model::waits::{TimeReason, WaitGroup};
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
 use crate::daemon_path::{Answered, DaemonPath, Piece, ThreadAt};
 use crate::waits::busy::BusyDaemon;
-use crate::waits::path::{CountedAs, Segment, State, critical_path};
+use crate::waits::path::{CountedAs, Segment, State, ThreadId, Wait, critical_path};
 use crate::waits::{LOSS_REACH_NS, Waits};
 
 impl Waits {
@@ -41,6 +45,9 @@ impl Waits {
         if !self.daemons.known.overlaps(received.at, request.end) {
             return None;
         }
+        if let Some(path) = self.path_of_goroutines(request) {
+            return Some(path);
+        }
         let daemon = self.daemons.get_mut(request.daemon)?;
         let woke = || daemon.woke(request.client, received.at, request.end);
         let replied = request.replied.or_else(woke)?;
@@ -48,6 +55,61 @@ impl Waits {
             enter(daemon, request.daemon, end);
         }
         self.path_between(request.daemon, received, replied)
+    }
+
+    /// What the goroutines of a request waited for in system calls, and those that they created. Where two of them waited at the same
+    /// time, the wait that began first counts. `None` when there is none.
+    fn path_of_goroutines(&self, request: &Answered) -> Option<DaemonPath> {
+        let daemon = self
+            .daemons
+            .get(request.daemon)
+            .filter(|_| !request.goroutines.is_empty())?;
+        let (from, to) = (request.received.at, request.end);
+        let of_thread = |(id, wait): (ThreadId, &Wait)| Some((id, *wait, wait.goroutine?));
+        let threads = daemon.threads.by_id().iter();
+        let waits = threads.flat_map(|(id, thread)| thread.waits.iter().map(|wait| (*id, wait)));
+        let mut waits: Vec<(ThreadId, Wait, Goroutine)> = waits.filter_map(of_thread).collect();
+        waits.sort_by_key(|(_, wait, _)| wait.out);
+        let mut working: BTreeSet<u64> = request.goroutines.iter().copied().collect();
+        let mut pieces = Vec::new();
+        let mut at = from;
+        let mut add = |from: Timestamp, to: Timestamp, thread, state| {
+            if from < to {
+                pieces.extend(self.pieces(
+                    daemon,
+                    Segment {
+                        from,
+                        to,
+                        thread,
+                        state,
+                    },
+                ));
+            }
+        };
+        for (thread, wait, goroutine) in waits {
+            if !working.contains(&goroutine.id) && !working.contains(&goroutine.creator) {
+                continue;
+            }
+            working.insert(goroutine.id);
+            let (out, ran) = (wait.out.max(at), wait.ran.min(to));
+            if out >= ran {
+                continue;
+            }
+            let woken = wait.woken.max(out).min(ran);
+            add(at, out, thread, State::Unknown);
+            add(out, woken, thread, State::Asleep(wait.evidence));
+            add(woken, ran, thread, State::Runnable);
+            at = ran;
+        }
+        if at == from {
+            return None;
+        }
+        add(at, to, 0, State::Unknown);
+        Some(DaemonPath {
+            pieces,
+            is_chained: false,
+            is_by_goroutines: true,
+        })
     }
 
     /// What the threads of a daemon did from the receipt of a request until one of them did something else.
@@ -60,6 +122,7 @@ impl Waits {
         Some(DaemonPath {
             pieces: pieces.collect(),
             is_chained,
+            is_by_goroutines: false,
         })
     }
 

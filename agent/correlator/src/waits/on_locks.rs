@@ -143,6 +143,7 @@ fn spin(waits: &mut Vec<Wait>, from: Timestamp, to: Timestamp, evidence: usize) 
             evidence,
             throttled_ns: 0,
             counted: None,
+            goroutine: None,
         });
     }
 }

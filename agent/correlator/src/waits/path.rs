@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use sandglass_model::daemons::Goroutine;
 use sandglass_model::waits::ThreadTimes;
 use sandglass_model::{ProcessKey, Timestamp};
 
@@ -52,6 +53,8 @@ pub(crate) struct Wait {
     pub(crate) throttled_ns: u64,
     /// What the scheduler had counted of the thread when it left the processor; `None` where no record has it.
     pub(crate) counted: Option<SchedulerCount>,
+    /// The goroutine in whose system call it slept, of a daemon in Go.
+    pub(crate) goroutine: Option<Goroutine>,
 }
 
 /// What the scheduler has counted of a thread since it was created.
@@ -319,6 +322,7 @@ impl Wait {
             evidence: 0,
             throttled_ns,
             counted: Some(SchedulerCount::of(times)),
+            goroutine: None,
         }
     }
 
@@ -356,6 +360,7 @@ mod tests {
             evidence: 7,
             throttled_ns: 0,
             counted: None,
+            goroutine: None,
         }
     }
 

@@ -24,11 +24,11 @@ pub(crate) struct Threads {
 
 /// Threads below plugins and steps: a Go program has about ten.
 const THREADS_MAX: usize = 8_192;
-/// Their waits: 72 bytes each. An operation of a second has some hundreds that last longer than 0.2 ms.
+/// Their waits: 96 bytes each. An operation of a second has some hundreds that last longer than 0.2 ms.
 const WAITS_MAX: usize = 32_768;
 /// Threads of one daemon: as many as the kernel side follows.
 const DAEMON_THREADS_MAX: usize = 512;
-/// Their waits while a request is in flight: half a megabyte.
+/// Their waits while a request is in flight: 0.8 MB.
 const DAEMON_WAITS_MAX: usize = 8_192;
 
 impl Default for Threads {

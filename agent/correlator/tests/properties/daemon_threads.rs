@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::{Exit, ExitStatus};
 use sandglass_model::locks::{FileLockTry, LockOutcome};
 use sandglass_model::time::MILLISECOND;
@@ -54,7 +54,22 @@ fn path(number: usize) -> String {
     format!("/run/lock-{number}")
 }
 
-fn message(number: usize, client: ProcessKey, point: RequestPoint, thread: u32) -> Body {
+/// The goroutine that receives a request, and the one that it creates to handle it.
+fn receiving(number: usize) -> Goroutine {
+    Goroutine {
+        id: 100 + number as u64,
+        creator: 1,
+    }
+}
+
+fn handling(number: usize) -> Goroutine {
+    Goroutine {
+        id: 200 + number as u64,
+        creator: 100 + number as u64,
+    }
+}
+
+fn message(number: usize, client: ProcessKey, point: RequestPoint, thread: u32, in_go: bool) -> Body {
     let at_daemon = matches!(point, RequestPoint::Arrived | RequestPoint::Replied);
     Body::RequestSeen(Box::new(RequestStep {
         connection: number as u64,
@@ -67,8 +82,8 @@ fn message(number: usize, client: ProcessKey, point: RequestPoint, thread: u32) 
             thread,
             thread_begin: Timestamp(u64::from(thread)),
             followed: true,
-            goroutines: false,
-            goroutine: None,
+            goroutines: in_go,
+            goroutine: in_go.then(|| receiving(number)),
             name: "agent".into(),
             cgroup: String::new(),
         }),
@@ -91,6 +106,7 @@ fn woken(process: ProcessKey, thread: u32, from: Timestamp, stack: &str, by: (Pr
         slept_from: from,
         recovered: false,
         stack: std::iter::once(stack).collect(),
+        goroutine: None,
         waker: Waker {
             process: by.0,
             thread: by.1,
@@ -102,8 +118,8 @@ fn woken(process: ProcessKey, thread: u32, from: Timestamp, stack: &str, by: (Pr
     }))
 }
 
-/// The events in order.
-fn history(calls: &[Call]) -> Vec<Event> {
+/// The events in order. `in_go`: the daemon has goroutines, and which thread one runs on says nothing.
+fn history(calls: &[Call], in_go: bool) -> Vec<Event> {
     let mut events = vec![
         Event {
             at: Timestamp(1),
@@ -130,8 +146,11 @@ fn history(calls: &[Call]) -> Vec<Event> {
         ];
         let began = Timestamp(sent.0 - 5 * MILLISECOND);
         push(began, exec(client, RUNTIME, "/opt/cni/bin/shim", &[], &env));
-        push(sent, message(number, client, RequestPoint::Sent, 0));
-        push(sent, message(number, client, RequestPoint::Arrived, call.receiver));
+        push(sent, message(number, client, RequestPoint::Sent, 0, in_go));
+        push(
+            sent,
+            message(number, client, RequestPoint::Arrived, call.receiver, in_go),
+        );
         let idle_from = free.get(&call.worker).copied().unwrap_or(Timestamp(5 * MILLISECOND));
         let handed = sent.plus(100_000);
         let start = handed.max(idle_from);
@@ -155,18 +174,25 @@ fn history(calls: &[Call]) -> Vec<Event> {
         );
         let holder = ProcessKey { pid: 7, start_ticks: 1 };
         let by = (holder, 7, "locks_wake_up_blocks");
-        push(
-            unlocked,
-            woken(DAEMON, call.worker, locked, "locks_lock_inode_wait", by),
-        );
+        let mut lock = woken(DAEMON, call.worker, locked, "locks_lock_inode_wait", by);
+        if let Body::ThreadWoken(wake) = &mut lock {
+            wake.goroutine = in_go.then(|| handling(number));
+        }
+        push(unlocked, lock);
         let replied = unlocked.plus(400_000);
         let by = (DAEMON, call.worker, "unix_stream_sendmsg");
         push(
             replied,
             woken(client, client.pid, sent.plus(50_000), "unix_stream_read_generic", by),
         );
-        push(replied, message(number, client, RequestPoint::Replied, call.worker));
-        push(replied.plus(1_000), message(number, client, RequestPoint::Returned, 0));
+        push(
+            replied,
+            message(number, client, RequestPoint::Replied, call.worker, in_go),
+        );
+        push(
+            replied.plus(1_000),
+            message(number, client, RequestPoint::Returned, 0, in_go),
+        );
         push(
             replied.plus(MILLISECOND),
             Body::ProcessExited(Exit {
@@ -189,10 +215,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_likely_of_a_daemons_threads_is_right(mut calls in vec(call(), 1..9)) {
+    fn what_is_likely_of_a_daemons_threads_is_right(mut calls in vec(call(), 1..9), in_go in any::<bool>()) {
         calls.sort_by_key(|call| call.begin_ms);
         // That every time adds up is checked of every trace.
-        let played = play(&config(), &history(&calls));
+        let played = play(&config(), &history(&calls, in_go));
         let mut seen = 0;
         for trace in &played.closed {
             let id = &trace.sandbox.as_ref().expect("a sandbox").0;
@@ -206,6 +232,9 @@ proptest! {
             let named: Vec<&str> = locks.map(|wait| wait.what.as_str()).collect();
             if attribution != ThreadsAttribution::Ambiguous {
                 prop_assert_eq!(named, [path(number)], "{:?}", daemon);
+            }
+            if in_go {
+                prop_assert!(matches!(attribution, ThreadsAttribution::OnlyRequest | ThreadsAttribution::Goroutines));
             }
             if calls.len() == 1 {
                 prop_assert_eq!(attribution, ThreadsAttribution::OnlyRequest);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use sandglass_correlator::{CorrelatorConfig, TrafficBounds};
 use sandglass_model::cni::{ConfigProblem, NetworkList, PodIdentity};
 use sandglass_model::cri::{SandboxOutcome, SandboxRequest, SandboxResponse};
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::{Exit, ExitStatus, Fork, NetlinkRemark, Netns, SandboxDescription};
 use sandglass_model::locks::{FileLockTry, KernelLockKind, KernelLockWait, LockOutcome};
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
@@ -21,6 +21,11 @@ use crate::play::{config, play};
 
 pub fn soup_process() -> impl Strategy<Value = ProcessKey> {
     (1u32..9, 0u64..3).prop_map(|(pid, start_ticks)| ProcessKey { pid, start_ticks })
+}
+
+fn soup_goroutine() -> impl Strategy<Value = Option<Goroutine>> {
+    let goroutine = (1u64..6, 0u64..6).prop_map(|(id, creator)| Goroutine { id, creator });
+    prop::option::of(goroutine)
 }
 
 fn soup_exec() -> impl Strategy<Value = Body> {
@@ -180,13 +185,22 @@ fn soup_wait() -> impl Strategy<Value = Body> {
         "futex_wake",
     ]);
     let names = |name: &str| std::iter::once(name).collect();
-    let woken = (times(), soup_process(), 1u32..12, 0u64..40, stack, woke).prop_map(
-        move |(times, process, thread, slept, stack, woke)| {
+    let woken = (
+        times(),
+        soup_process(),
+        1u32..12,
+        0u64..40,
+        stack,
+        woke,
+        soup_goroutine(),
+    )
+        .prop_map(move |(times, process, thread, slept, stack, woke, goroutine)| {
             Body::ThreadWoken(Box::new(ThreadWake {
                 times,
                 slept_from: Timestamp(slept * SECOND),
                 recovered: false,
                 stack: names(stack),
+                goroutine,
                 waker: Waker {
                     process,
                     thread,
@@ -196,8 +210,7 @@ fn soup_wait() -> impl Strategy<Value = Body> {
                     stack: names(woke),
                 },
             }))
-        },
-    );
+        });
     let ran = (times(), 0u64..40, any::<bool>(), 0u64..SECOND).prop_map(|(times, from, preempted, throttled_ns)| {
         Body::ThreadRan(Box::new(ThreadRun {
             times,
@@ -324,6 +337,7 @@ fn soup_request() -> impl Strategy<Value = Body> {
         RequestPoint::Arrived,
         RequestPoint::Replied,
         RequestPoint::Returned,
+        RequestPoint::Awaited,
     ]);
     let bytes = prop::sample::select(vec![9, 200]);
     let step = (
@@ -331,7 +345,7 @@ fn soup_request() -> impl Strategy<Value = Body> {
         soup_process(),
         point,
         bytes,
-        prop::option::of((soup_process(), 0u32..4, any::<bool>(), 0u64..20)),
+        prop::option::of((soup_process(), 0u32..4, any::<bool>(), 0u64..20, soup_goroutine())),
     )
         .prop_map(|(connection, client, point, bytes, daemon)| {
             Body::RequestSeen(Box::new(RequestStep {
@@ -344,13 +358,13 @@ fn soup_request() -> impl Strategy<Value = Body> {
                 } else {
                     RequestTransport::Tcp
                 },
-                daemon: daemon.map(|(process, thread, followed, begin)| DaemonProcess {
+                daemon: daemon.map(|(process, thread, followed, begin, goroutine)| DaemonProcess {
                     process,
                     thread,
                     thread_begin: Timestamp(begin * SECOND),
                     followed,
-                    goroutines: false,
-                    goroutine: None,
+                    goroutines: goroutine.is_some(),
+                    goroutine,
                     name: "agent".into(),
                     cgroup: String::new(),
                 }),

@@ -1,11 +1,11 @@
 //! What the threads of a daemon do while it has a request, and whether that is for the request.
 
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::Fork;
 use sandglass_model::locks::{KernelLockKind, KernelLockWait, LockHolder};
 use sandglass_model::trace::{Attribution, Confidence, ThreadsAttribution};
 use sandglass_model::waits::{ThreadKey, ThreadTimes, ThreadWake, TimeReason};
-use sandglass_model::{Body, ProcessKey, Span, Timestamp, Trace, phases, registry};
+use sandglass_model::{Body, Event, ProcessKey, Span, Timestamp, Trace, phases, registry};
 
 use crate::scene::{Played, Scene, add};
 use crate::waits::{TIMER, ms, parts, stranger, time_of, waker};
@@ -97,6 +97,7 @@ impl Scene {
             slept_from: ms(from),
             recovered: false,
             stack: stack.iter().collect(),
+            goroutine: None,
             waker,
         })))
     }
@@ -485,6 +486,85 @@ fn a_thread_that_had_several_requests_is_ambiguous() {
     );
     // The first one was alone at its thread until its answer.
     assert_eq!(threads_of(&played.closed[0]), Some(ThreadsAttribution::WakeUps));
+}
+
+/// The same, with the goroutines of a daemon in Go: `received` has those that receive the requests. The first one creates another one, which
+/// awaits the next message and creates the one that waits for the lock; the second one waits by itself.
+fn of_goroutines(received: [u64; 2]) -> Played {
+    let mut scene = with_goroutines(two_at_once(WORKER));
+    let goroutine = |id, creator| Some(Goroutine { id, creator });
+    for event in &mut scene.events {
+        match &mut event.body {
+            Body::RequestSeen(step) if step.point == RequestPoint::Arrived => {
+                let id = received[if step.connection == 1 { 0 } else { 1 }];
+                step.daemon.as_mut().expect("a daemon").goroutine = goroutine(id, 1);
+            }
+            Body::ThreadWoken(wake) if wake.waker.name == "of-one" => wake.goroutine = goroutine(21, 31),
+            Body::ThreadWoken(wake) if wake.waker.name == "of-two" => wake.goroutine = goroutine(received[1], 1),
+            _ => {}
+        }
+    }
+    // grpc-go sends its settings before it has received anything, and is not followed by then.
+    let mut events = Vec::new();
+    for event in std::mem::take(&mut scene.events) {
+        let at = event.at;
+        let mut push = |body| events.push(Event { at, body });
+        let Body::RequestSeen(step) = event.body else {
+            push(event.body);
+            continue;
+        };
+        if step.point == RequestPoint::Arrived {
+            let mut settings = step.clone();
+            (settings.point, settings.bytes) = (RequestPoint::Replied, 15);
+            let daemon = settings.daemon.as_mut().expect("a daemon");
+            (daemon.followed, daemon.goroutines, daemon.goroutine) = (false, false, None);
+            push(Body::RequestSeen(settings));
+        }
+        push(Body::RequestSeen(step.clone()));
+        if step.point == RequestPoint::Arrived && step.connection == 1 {
+            let mut awaited = step;
+            (awaited.point, awaited.bytes) = (RequestPoint::Awaited, 0);
+            awaited.daemon.as_mut().expect("a daemon").goroutine = goroutine(31, received[0]);
+            push(Body::RequestSeen(awaited));
+        }
+    }
+    scene.events = events;
+    scene.play()
+}
+
+#[test]
+fn requests_at_once_are_told_apart_by_goroutines() {
+    let played = of_goroutines([11, 12]);
+    for (trace, holder, expected) in [
+        (&played.closed[0], "of-one", [("file_lock", 385), ("daemon", 15)]),
+        (&played.closed[1], "of-two", [("file_lock", 270), ("daemon", 420)]),
+    ] {
+        assert_eq!(
+            threads_of(trace),
+            Some(ThreadsAttribution::Goroutines),
+            "{}",
+            played.text()
+        );
+        assert_eq!(parts(trace, "daemon policy-daemon"), expected);
+        let time = time_of(trace, "daemon policy-daemon").expect("a time");
+        let lock = time
+            .waits
+            .iter()
+            .find(|wait| wait.reason == TimeReason::FileLock)
+            .expect("a lock");
+        assert_eq!((lock.by.as_str(), lock.confidence), (holder, Some(Confidence::Likely)));
+    }
+    // One that receives for both says nothing about either.
+    let played = of_goroutines([11, 11]);
+    for trace in &played.closed {
+        assert_eq!(
+            threads_of(trace),
+            Some(ThreadsAttribution::Ambiguous),
+            "{}",
+            played.text()
+        );
+    }
+    assert_eq!(played.closed.len(), 2);
 }
 
 /// Its threads are followed only while it has a request, and nothing of them stays behind.

@@ -287,6 +287,7 @@ fn wake(process: ProcessKey, from: u64, stack: &[&str], by: ProcessKey, name: &s
         slept_from: ms(from),
         recovered: true,
         stack: stack.iter().collect(),
+        goroutine: None,
         waker: Waker {
             process: by,
             thread: by.pid,

@@ -87,6 +87,7 @@ impl Scene {
             slept_from: ms(from),
             recovered: false,
             stack: stack.iter().collect(),
+            goroutine: None,
             waker: Waker {
                 process: ProcessKey {
                     pid: 77,

@@ -43,6 +43,7 @@ impl Scene {
             slept_from: ms(from),
             recovered: false,
             stack: stack.iter().collect(),
+            goroutine: None,
             waker,
         })))
     }
@@ -415,6 +416,7 @@ fn a_sleep_that_was_not_seen_is_not_called_processor_time() {
         slept_from: ms(430),
         recovered: false,
         stack: ["hrtimer_nanosleep"].into_iter().collect(),
+        goroutine: None,
         waker: stranger("swapper/0", TIMER),
     })));
     scene.at(450).exit(plugin, 0);

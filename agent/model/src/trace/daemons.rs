@@ -42,7 +42,10 @@ pub enum ThreadsAttribution {
     /// Wake-ups lead without a gap from the thread that received the request to the one that sent the answer, and none of the threads
     /// between them received or answered another request meanwhile.
     WakeUps,
-    /// Neither: they may have done it for another request.
+    /// Of a daemon in Go: goroutines that had received the request, or were created by one that had, waited in system calls. What they
+    /// did besides is the daemon's own time.
+    Goroutines,
+    /// Nothing of the above: they may have done it for another request.
     Ambiguous,
 }
 
@@ -53,6 +56,7 @@ impl ThreadsAttribution {
         match self {
             ThreadsAttribution::OnlyRequest => "only_request",
             ThreadsAttribution::WakeUps => "wake_ups",
+            ThreadsAttribution::Goroutines => "goroutines",
             ThreadsAttribution::Ambiguous => "ambiguous",
         }
     }
@@ -61,7 +65,9 @@ impl ThreadsAttribution {
     #[must_use]
     pub fn confidence(self) -> Confidence {
         match self {
-            ThreadsAttribution::OnlyRequest | ThreadsAttribution::WakeUps => Confidence::Likely,
+            ThreadsAttribution::OnlyRequest | ThreadsAttribution::WakeUps | ThreadsAttribution::Goroutines => {
+                Confidence::Likely
+            }
             ThreadsAttribution::Ambiguous => Confidence::Possible,
         }
     }

@@ -10,13 +10,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::daemons::{DaemonProcess, Goroutine, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::{Exec, Fork};
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, Timestamp};
 use sandglass_probes::wire::daemons::{
-    CONTROL_MAX, MESSAGE_AT_DAEMON, MESSAGE_FOLLOWED, MESSAGE_SENT, MESSAGE_TCP, MessageRecord, SHIMS_MAX,
+    CONTROL_MAX, MESSAGE_AT_DAEMON, MESSAGE_AWAITED, MESSAGE_FOLLOWED, MESSAGE_SENT, MESSAGE_TCP, MessageRecord,
+    SHIMS_MAX,
 };
-use sandglass_probes::wire::{COMM_LEN, GoroutineWords};
+use sandglass_probes::wire::{COMM_LEN, GoroutineWords, RecordHeader};
 
 use super::goroutines::Goroutines;
 use super::{running, tcp_sockets};
@@ -109,6 +110,12 @@ impl Daemons {
         let plugin = self.plugin_of(fork.parent);
         self.add(fork.process, plugin, None);
         fork.goroutine = self.goroutines.resolve(fork.parent, words);
+    }
+
+    /// The goroutine with these words, of the process that a record is about.
+    pub fn goroutine(&mut self, header: &RecordHeader, words: &GoroutineWords) -> Option<Goroutine> {
+        self.goroutines
+            .resolve(ProcessKey::new(header.pid, header.start_ns), words)
     }
 
     /// A plugin, or what it or a daemon started, was executed.
@@ -232,7 +239,9 @@ impl Daemons {
         let at = Timestamp(record.header.at_ns);
         let client = self.running.get(&record.client_pid)?;
         let (client, plugin) = (client.process, client.plugin.clone());
-        let point = match (record.flags & MESSAGE_AT_DAEMON != 0, record.flags & MESSAGE_SENT != 0) {
+        let is = |flag| record.flags & flag != 0;
+        let point = match (is(MESSAGE_AT_DAEMON), is(MESSAGE_SENT)) {
+            _ if is(MESSAGE_AWAITED) => RequestPoint::Awaited,
             (false, true) => RequestPoint::Sent,
             (true, false) => RequestPoint::Arrived,
             (true, true) => RequestPoint::Replied,
@@ -245,7 +254,7 @@ impl Daemons {
         let missed = !connection.sent;
         let daemon = match point {
             RequestPoint::Sent | RequestPoint::Returned => connection.listener.clone(),
-            RequestPoint::Arrived | RequestPoint::Replied => {
+            RequestPoint::Arrived | RequestPoint::Replied | RequestPoint::Awaited => {
                 let comm_len = record.comm.iter().position(|byte| *byte == 0);
                 let process = ProcessKey::new(record.header.pid, record.header.start_ns);
                 let followed = record.flags & MESSAGE_FOLLOWED != 0;
@@ -265,7 +274,7 @@ impl Daemons {
         match point {
             RequestPoint::Arrived => self.on_arrival(record.header.pid, key, at),
             RequestPoint::Returned => self.on_return(key, at, record.bytes, missed.then_some(plugin)),
-            RequestPoint::Sent | RequestPoint::Replied => {}
+            RequestPoint::Sent | RequestPoint::Replied | RequestPoint::Awaited => {}
         }
         let transport = match record.flags & MESSAGE_TCP {
             0 => RequestTransport::Unix,

@@ -311,8 +311,10 @@ impl Feed for ExecFeed {
             match decoded {
                 Ok(Some(DecodedRecord::Process(decoded))) => self.on_record(decoded),
                 Ok(Some(DecodedRecord::Wake(record))) => {
+                    let daemons = self.daemons.as_mut();
+                    let goroutine = daemons.and_then(|daemons| daemons.goroutine(&record.header, &record.goroutine));
                     if let Some(waits) = &mut self.waits {
-                        self.burst.push(waits.woken(&record, &mut self.cgroups));
+                        self.burst.push(waits.woken(&record, goroutine, &mut self.cgroups));
                     }
                 }
                 Ok(Some(DecodedRecord::FileLock(record))) => {

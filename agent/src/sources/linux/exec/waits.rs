@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sandglass_model::daemons::Goroutine;
 use sandglass_model::event::Exec;
 use sandglass_model::waits::{ThreadRun, ThreadTimes, ThreadWake, Waker};
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
@@ -265,8 +266,8 @@ impl Waits {
         left_out(self.maps.limited_daemons(), DAEMON_THREADS)
     }
 
-    /// The event of a wake-up.
-    pub fn woken(&mut self, record: &WakeRecord, cgroups: &mut Cgroups) -> Event {
+    /// The event of a wake-up of a thread that slept in a system call of this goroutine.
+    pub fn woken(&mut self, record: &WakeRecord, goroutine: Option<Goroutine>, cgroups: &mut Cgroups) -> Event {
         let comm_len = record.waker_comm.iter().position(|byte| *byte == 0);
         let stack = |addresses: &[u64], len: u32| {
             let len = (len as usize).min(addresses.len());
@@ -292,6 +293,7 @@ impl Waits {
                     cgroup: cgroups.path(record.waker_cgroup_id, record.waker_pid),
                     stack: self.names(&woke),
                 },
+                goroutine,
             })),
         }
     }

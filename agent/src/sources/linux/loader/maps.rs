@@ -150,7 +150,7 @@ impl Pages {
 /// What the programs that follow waits remember (`probes/bpf/waits.h`).
 pub struct WaitMaps {
     /// By thread id, since when it sleeps.
-    pub(super) sleeps: HashMap<MapData, u32, [u8; 56]>,
+    pub(super) sleeps: HashMap<MapData, u32, [u8; 88]>,
     /// By thread id, the lock of the kernel that it waits for (`probes/bpf/locks.h`).
     pub(super) contentions: HashMap<MapData, u32, [u8; 64]>,
     /// One entry: the boot clock minus the run queues' clock, and since when switches are seen.

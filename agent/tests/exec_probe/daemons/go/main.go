@@ -1,5 +1,5 @@
 // A daemon behind shims and its shim, as Go programs are: HTTP with net/http on a unix socket, gRPC with grpc-go on loopback TCP.
-// Requests and log are those of ../daemon.py, without locks. A request is served by a goroutine, and which thread that is on is
+// Requests and log are those of ../daemon.py. A request is served by a goroutine, and which thread that is on is
 // decided by Go's scheduler, anew after each wait.
 //
 // Usage: daemon PLACE LOG, which prints where it listens; shim PLACE STEPS, with CNI_CONTAINERID in its environment. PLACE is the path of
@@ -44,7 +44,13 @@ type line struct {
 	ID       string `json:"id"`
 	Received int64  `json:"received"`
 	Answered int64  `json:"answered"`
-	Pids     []int  `json:"pids"`
+	done
+}
+
+// done is what was done for a request: processes that ran, and locks with the times since when they were wanted and had.
+type done struct {
+	Pids   []int    `json:"pids"`
+	Locked [][3]any `json:"locked"`
 }
 
 type daemon struct {
@@ -60,29 +66,50 @@ func now() int64 {
 	return time.Nano()
 }
 
-// work does what a request says. Each step is a command, or seconds to wait.
-func work(steps []json.RawMessage) ([]int, error) {
-	pids := []int{}
+// locked has a lock on a file for a moment, once nobody else has it.
+func locked(path string) ([3]any, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return [3]any{}, err
+	}
+	defer file.Close()
+	wanted := now()
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
+	return [3]any{path, wanted, now()}, err
+}
+
+// work does what a request says. Each step is a command, seconds to wait, or a file to lock.
+func work(steps []json.RawMessage) (did done, err error) {
+	did = done{Pids: []int{}, Locked: [][3]any{}}
 	for _, step := range steps {
 		var seconds float64
 		if json.Unmarshal(step, &seconds) == nil {
 			time.Sleep(time.Duration(seconds * float64(time.Second)))
 			continue
 		}
+		var file struct{ Lock string }
+		if json.Unmarshal(step, &file) == nil {
+			lock, err := locked(file.Lock)
+			if err != nil {
+				return did, err
+			}
+			did.Locked = append(did.Locked, lock)
+			continue
+		}
 		var words []string
 		if err := json.Unmarshal(step, &words); err != nil {
-			return nil, err
+			return did, err
 		}
 		command := exec.Command(words[0], words[1:]...)
 		if err := command.Start(); err != nil {
-			return nil, err
+			return did, err
 		}
-		pids = append(pids, command.Process.Pid)
+		did.Pids = append(did.Pids, command.Process.Pid)
 		if err := command.Wait(); err != nil {
-			return nil, err
+			return did, err
 		}
 	}
-	return pids, nil
+	return did, nil
 }
 
 // serve answers a request with answer, and logs it afterwards.
@@ -91,15 +118,15 @@ func (d *daemon) serve(body []byte, received int64, answer func() error) error {
 	if err := json.Unmarshal(body, &wanted); err != nil {
 		return err
 	}
-	pids, err := work(wanted.Steps)
+	did, err := work(wanted.Steps)
 	if err != nil {
 		return err
 	}
-	done := line{ID: wanted.ID, Received: received, Answered: now(), Pids: pids}
+	served := line{ID: wanted.ID, Received: received, Answered: now(), done: did}
 	if err := answer(); err != nil {
 		return err
 	}
-	text, err := json.Marshal(done)
+	text, err := json.Marshal(served)
 	if err != nil {
 		return err
 	}
