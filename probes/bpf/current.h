@@ -10,16 +10,16 @@ static void *(*const reserve_record)(void *ring, uint64_t size, uint64_t flags) 
 static void (*const submit_record)(void *data, uint64_t flags) = (void *)132;
 
 // Part of the ring that records of what happened to a process may fill: they are few, and more is lost with one of them than with a
-// wait. The rest is for the processes themselves. Those of a daemon have the room of its waits: they are not few.
+// wait. The rest is for the processes themselves. What a daemon repeats has the room of its waits: it is not few.
 #define REMARKS_SHARE 4
 
-always_inline int has_room_for_remark(struct daemon *daemon)
+always_inline int has_room_for_remark(struct daemon *daemon, int is_repeated)
 {
-	if (daemon)
+	if (daemon && is_repeated)
 		return has_room(daemon);
 	if (waiting_bytes() <= bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / REMARKS_SHARE)
 		return 1;
-	count_limited(0);
+	count_limited(daemon);
 	return 0;
 }
 

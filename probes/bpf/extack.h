@@ -19,7 +19,7 @@ int on_extack(uint64_t *ctx)
 	if (bpf_probe_read_kernel_str(record.message, sizeof(record.message), (void *)ctx[0]) <= 1)
 		return 0;
 	// A program that repeats a refused request takes no room from the records of processes.
-	if (!has_room_for_remark(0))
+	if (!has_room_for_remark(0, 0))
 		return 0;
 	put_current(&record.header, KIND_EXTACK);
 	emit(&record.header, sizeof(record));

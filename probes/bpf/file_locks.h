@@ -262,7 +262,8 @@ always_inline int on_file_lock(uint64_t *ctx, int is_flock)
 		if (known && known->pid == holder_pid)
 			taker = *known;
 	}
-	if (!has_room_for_remark(daemon))
+	// Who waits for a lock does so once; only this record names the file. Whoever does not wait may try again and again.
+	if (!has_room_for_remark(daemon, outcome != FILE_LOCK_BLOCKED))
 		return 0;
 	uint64_t waiting = waiting_bytes();
 	struct FileLockRecord *record = reserve_record(&records, sizeof(*record), 0);

@@ -123,7 +123,7 @@ int on_contention_end(uint64_t *ctx)
 		return 0;
 	struct contention contention = *known;
 	bpf_map_delete_elem(&contentions, &tid);
-	if (bpf_ktime_get_boot_ns() - contention.begin_ns < WAIT_MIN_NS || !has_room_for_remark(daemon))
+	if (bpf_ktime_get_boot_ns() - contention.begin_ns < WAIT_MIN_NS || !has_room_for_remark(daemon, 1))
 		return 0;
 	// In the ring, not in memory of the processor: what runs here may be interrupted by a thread that waited too.
 	uint64_t waiting = waiting_bytes();
