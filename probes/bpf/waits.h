@@ -457,6 +457,7 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now,
 	} else {
 		if (state & 2)
 			sleep.flags = WAIT_UNINTERRUPTIBLE;
+		// It is still the current one: context_switch() comes behind the tracepoint (kernel/sched/core.c, __schedule).
 		if (daemon)
 			put_goroutine(&sleep.goroutine);
 	}

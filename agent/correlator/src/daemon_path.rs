@@ -43,10 +43,18 @@ pub(crate) struct Answered {
 pub(crate) struct DaemonPath {
     /// In order of time, without gaps.
     pub(crate) pieces: Vec<Piece>,
-    /// It begins at the thread that received the request.
-    pub(crate) is_chained: bool,
-    /// Its known pieces are waits of the request's goroutines, and no wake-ups lead from one to the next.
-    pub(crate) is_by_goroutines: bool,
+    pub(crate) link: PathLink,
+}
+
+/// What joins a path with its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathLink {
+    /// Wake-ups lead from the thread that received the request to the path's end.
+    WakeUps,
+    /// Its known pieces are waits of the request's goroutines; no wake-ups lead from one to the next.
+    Goroutines,
+    /// Nothing: the path begins elsewhere, or has a gap.
+    Nothing,
 }
 
 /// What one thread did for a time.

@@ -23,7 +23,7 @@ use sandglass_model::trace::{Attribution, Confidence, RequestBegin};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::context::Context;
-use crate::daemon_path::{DaemonPath, ThreadAt};
+use crate::daemon_path::{DaemonPath, PathLink, ThreadAt};
 use crate::daemons::attribution::{Started, choose, received_last};
 use crate::daemons::handled::Handled;
 use crate::daemons::request::{Request, SHOWN_NS, Target, is_control, may_be_last};
@@ -313,7 +313,9 @@ impl Daemons {
             let path = request
                 .received()
                 .and_then(|received| path(started.daemon, received, forked));
-            path.is_some_and(|path| path.is_chained && !self.handled.crosses(started.daemon, number, &path))
+            path.is_some_and(|path| {
+                path.link == PathLink::WakeUps && !self.handled.crosses(started.daemon, number, &path)
+            })
         };
         let moves_work = self.moves_work(started.daemon);
         let received = received_last(&requests, started);

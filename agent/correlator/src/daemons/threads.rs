@@ -11,7 +11,7 @@ use sandglass_model::trace::{Detail, ThreadsAttribution};
 use sandglass_model::waits::TimeReason;
 
 use crate::context::Context;
-use crate::daemon_path::{Answered, DaemonPath};
+use crate::daemon_path::{Answered, DaemonPath, PathLink};
 use crate::daemons::request::Request;
 use crate::daemons::{Daemons, time};
 use crate::facts::Fact;
@@ -56,13 +56,13 @@ impl Daemons {
         if path.pieces.iter().all(|piece| piece.what.is_none()) {
             return;
         }
-        let crosses = self.handled.crosses(request.daemon, request.connection, path);
-        let is_chained = path.is_chained && !crosses && !self.moves_work(request.daemon);
-        let attribution = match (request.alone, path.is_by_goroutines, is_chained) {
-            (true, ..) => ThreadsAttribution::OnlyRequest,
-            (false, true, _) => ThreadsAttribution::Goroutines,
-            (false, false, true) => ThreadsAttribution::WakeUps,
-            (false, false, false) => ThreadsAttribution::Ambiguous,
+        let is_its_own =
+            || !self.handled.crosses(request.daemon, request.connection, path) && !self.moves_work(request.daemon);
+        let attribution = match path.link {
+            _ if request.alone => ThreadsAttribution::OnlyRequest,
+            PathLink::Goroutines => ThreadsAttribution::Goroutines,
+            PathLink::WakeUps if is_its_own() => ThreadsAttribution::WakeUps,
+            PathLink::WakeUps | PathLink::Nothing => ThreadsAttribution::Ambiguous,
         };
         let through = (path, attribution.confidence());
         let half = ctx.config.max_spans / 2;

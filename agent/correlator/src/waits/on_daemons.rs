@@ -12,7 +12,7 @@ use sandglass_model::daemons::{DaemonProcess, Goroutine};
 use sandglass_model::waits::{TimeReason, WaitGroup};
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
-use crate::daemon_path::{Answered, DaemonPath, Piece, ThreadAt};
+use crate::daemon_path::{Answered, DaemonPath, PathLink, Piece, ThreadAt};
 use crate::waits::busy::BusyDaemon;
 use crate::waits::path::{CountedAs, Segment, State, ThreadId, Wait, critical_path};
 use crate::waits::{LOSS_REACH_NS, Waits};
@@ -107,8 +107,7 @@ impl Waits {
         add(at, to, 0, State::Unknown);
         Some(DaemonPath {
             pieces,
-            is_chained: false,
-            is_by_goroutines: true,
+            link: PathLink::Goroutines,
         })
     }
 
@@ -121,8 +120,11 @@ impl Waits {
         let pieces = path.into_iter().flat_map(|segment| self.pieces(daemon, segment));
         Some(DaemonPath {
             pieces: pieces.collect(),
-            is_chained,
-            is_by_goroutines: false,
+            link: if is_chained {
+                PathLink::WakeUps
+            } else {
+                PathLink::Nothing
+            },
         })
     }
 
