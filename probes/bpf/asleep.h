@@ -114,7 +114,7 @@ always_inline void look_at_thread(void *seq, struct task_struct *task, struct As
 			READ(on_cpu, ((struct task_struct___smp *)task)->on_cpu);
 		flags = on_cpu ? LOOK_RUNS : LOOK_RUNNABLE;
 	}
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	put_header(&record->header, KIND_ASLEEP, leader);
 	put_times(&record->times, task);
 	record->since_ns = since_of(task, flags);
@@ -206,7 +206,7 @@ always_inline void look_at_sockets(void *seq, struct task_struct *task, struct S
 	struct fdtable *table = 0;
 	struct file **descriptors = 0;
 	unsigned int max = 0;
-	READ_TYPED(files, task->files);
+	READ(files, task->files);
 	READ(table, files->fdt);
 	READ(max, table->max_fds);
 	READ(descriptors, table->fd);
@@ -230,7 +230,7 @@ always_inline int is_looked_at(struct task_struct *task)
 	if (role != ROLE_RUNTIME)
 		return role == ROLE_TRACKED || role == ROLE_RUNTIME_FORK;
 	struct task_struct *leader = 0;
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	return !is_monitor(leader);
 }
 

@@ -78,8 +78,8 @@ always_inline void put_addresses(struct ConnectRecord *record, struct sock *sk)
 always_inline void put_socket(struct ConnectRecord *record, struct sock *sk)
 {
 	struct net *net = 0;
-	READ_TYPED(net, sk->__sk_common.skc_net.net);
-	READ_TYPED(record->netns, net->ns.inum);
+	READ(net, sk->__sk_common.skc_net.net);
+	READ(record->netns, net->ns.inum);
 #ifdef RAW_TP
 	// A raw tracepoint cannot make a cookie, and a cookie that something else makes between two steps would not join them.
 	// The address is used instead; user space never lets it out.

@@ -127,8 +127,8 @@ always_inline uint32_t peer_pid(struct sock *sk)
 {
 	struct pid *pid = 0;
 	int number = 0;
-	READ_TYPED(pid, sk->sk_peer_pid);
-	READ_TYPED(number, ((struct pid___numbers *)pid)->numbers[0].nr);
+	READ(pid, sk->sk_peer_pid);
+	READ(number, ((struct pid___numbers *)pid)->numbers[0].nr);
 	return number;
 }
 
@@ -212,18 +212,18 @@ always_inline int tcp_end(struct end *end, struct sock *sk, uint32_t self, unsig
 	if (!is_tracked && !(ports->bits[port / 32] & 1u << port % 32))
 		return 0;
 	struct net *net = 0;
-	uint64_t inode = 0;
-	READ_TYPED(net, sk->__sk_common.skc_net.net);
-	READ_TYPED(inode, net->ns.inum);
+	unsigned int inode = 0;
+	READ(net, sk->__sk_common.skc_net.net);
+	READ(inode, net->ns.inum);
 	end->flags |= MESSAGE_TCP;
 	if (is_tracked) {
-		end->connection = inode << 32 | (uint32_t)own << 16 | other;
+		end->connection = (uint64_t)inode << 32 | (uint32_t)own << 16 | other;
 		end->client_pid = self;
 		bpf_map_update_elem(&tcp_clients, &end->connection, &self, BPF_ANY);
 		__sync_fetch_and_or(&ports->bits[own / 32], 1u << own % 32);
 		return 1;
 	}
-	end->connection = inode << 32 | (uint32_t)other << 16 | own;
+	end->connection = (uint64_t)inode << 32 | (uint32_t)other << 16 | own;
 	uint32_t *client = bpf_map_lookup_elem(&tcp_clients, &end->connection);
 	if (!client || role_of(*client) != ROLE_TRACKED)
 		return 0;

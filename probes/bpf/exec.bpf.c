@@ -143,7 +143,7 @@ int on_fork(uint64_t *ctx)
 	uint32_t role = role_of(parent_pid);
 	if (!role || role == ROLE_CALIBRATING)
 		return 0;
-	READ_TYPED(leader, parent->group_leader);
+	READ(leader, parent->group_leader);
 	struct ForkRecord record = { .role = ROLE_TRACKED };
 	if (role == ROLE_RUNTIME || role == ROLE_RUNTIME_FORK) {
 #ifdef RAW_TP
@@ -157,7 +157,7 @@ int on_fork(uint64_t *ctx)
 	}
 	track(tgid, record.role);
 	put_header(&record.header, KIND_FORK, child);
-	READ_TYPED(record.parent_start_ns, leader->start_boottime);
+	READ(record.parent_start_ns, leader->start_boottime);
 	record.parent_pid = parent_pid;
 	int tid = 0;
 	READ_TYPED(tid, parent->pid);
@@ -171,24 +171,25 @@ int on_fork(uint64_t *ctx)
 	return 0;
 }
 
-always_inline void put_process(struct scratch *s, struct task_struct *task)
+// The process that runs now.
+always_inline void put_process(struct scratch *s)
 {
-	struct task_struct *leader = 0, *parent = 0;
-	READ_TYPED(parent, task->real_parent);
-	READ_TYPED(leader, task->group_leader);
+	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0, *parent = 0;
+	READ(parent, task->real_parent);
+	READ(leader, task->group_leader);
 	put_header(&s->exec.header, KIND_EXEC, leader);
-	READ_TYPED(leader, parent->group_leader);
+	READ(leader, parent->group_leader);
 	int pid = 0;
-	READ_TYPED(pid, leader->tgid);
+	READ(pid, leader->tgid);
 	s->exec.parent_pid = pid;
-	READ_TYPED(s->exec.parent_start_ns, leader->start_boottime);
+	READ(s->exec.parent_start_ns, leader->start_boottime);
 	READ(s->exec.parent_comm, leader->comm);
 	struct nsproxy *namespaces = 0;
 	struct net *net = 0;
 	unsigned int inode = 0;
-	READ_TYPED(namespaces, task->nsproxy);
-	READ_TYPED(net, namespaces->net_ns);
-	READ_TYPED(inode, net->ns.inum);
+	READ(namespaces, task->nsproxy);
+	READ(net, namespaces->net_ns);
+	READ(inode, net->ns.inum);
 	s->exec.netns = inode;
 	s->exec.cgroup_id = bpf_get_current_cgroup_id();
 }
@@ -244,7 +245,7 @@ always_inline int on_container_exec(struct task_struct *task, struct linux_binpr
 	READ_TYPED(pid, task->tgid);
 	untrack(pid);
 	s->exec = (struct ExecRecord){ .role = ROLE_RUNTIME_FORK };
-	put_process(s, task);
+	put_process(s);
 	put_path(s, bprm);
 	uint64_t size = sizeof(s->exec) + s->exec.path_len;
 	opaque(size);
@@ -305,7 +306,7 @@ int on_exec(uint64_t *ctx)
 		bpf_map_update_elem(&processes, &pid, &role, BPF_EXIST);
 
 	s->exec = (struct ExecRecord){ .role = role };
-	put_process(s, task);
+	put_process(s);
 	put_path(s, (void *)ctx[2]);
 	READ_TYPED(args_start, mm->arg_start);
 	READ_TYPED(args_end, mm->arg_end);
@@ -370,7 +371,7 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	else
 		READ_TYPED(status, task->exit_code);
 	struct ExitRecord record = { .status = status, .role = role };
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	put_header(&record.header, KIND_EXIT, leader);
 	emit(&record.header, sizeof(record));
 	return 0;

@@ -161,19 +161,20 @@ always_inline void *lock_of_entry(struct list_head *entry)
 	return (void *)entry - offset;
 }
 
-// The process that has a lock which excludes `wanted`; 0 when there is none any more. As posix_locks_conflict() and
-// flock_locks_conflict() (fs/locks.c) decide; of flock(2) the owner is the open file, and all locks cover the whole file.
-always_inline uint32_t holder_of(struct list_head *head, struct lock *wanted)
+// The process that has a lock in the list at `head` which excludes the wanted one; 0 when there is none any more. As
+// posix_locks_conflict() and flock_locks_conflict() (fs/locks.c) decide; of flock(2) the owner is the open file, and all locks cover
+// the whole file. Global, and with numbers only, so that the verifier walks the list once and not for each way that leads here.
+noinline uint32_t holder_of(uint64_t head, uint64_t owner, uint32_t type, int64_t start, int64_t end)
 {
 	struct list_head *entry = 0;
-	READ(entry, head->next);
+	READ(entry, ((struct list_head *)head)->next);
 	for (int i = 0; i < HOLDERS_MAX; i++) {
 		struct lock held = {};
-		if (!entry || entry == head)
+		if (!entry || (uint64_t)entry == head)
 			return 0;
 		read_lock(&held, lock_of_entry(entry));
-		if (held.owner != wanted->owner && (held.type == F_WRLCK || wanted->type == F_WRLCK) &&
-		    held.start <= wanted->end && wanted->start <= held.end)
+		if ((uint64_t)held.owner != owner && (held.type == F_WRLCK || type == F_WRLCK) && held.start <= end &&
+		    start <= held.end)
 			return held.pid;
 		READ(entry, entry->next);
 	}
@@ -209,16 +210,16 @@ always_inline int on_file_lock(uint64_t *ctx, int is_flock)
 	struct inode___locked *inode = (void *)ctx[0];
 	void *request = (void *)ctx[1];
 	int ret = ctx[2];
+	struct super_block *super = 0;
+	READ_TYPED(super, inode->i_sb);
 	uint32_t pid = current_pid(), role = role_of(pid);
 	struct daemon *daemon = role == ROLE_DAEMON ? bpf_map_lookup_elem(&daemons, &pid) : 0;
 	int is_tracked = role == ROLE_TRACKED || daemon;
-	struct super_block *super = 0;
 	struct lock_file file = {};
 	struct lock wanted = {};
 	if (!request)
 		return 0;
 	READ_TYPED(file.inode, inode->i_ino);
-	READ_TYPED(super, inode->i_sb);
 	READ_TYPED(file.device, super->s_dev);
 	struct taker *known = bpf_map_lookup_elem(&lock_files, &file);
 	if (!is_tracked && !known)
@@ -257,7 +258,7 @@ always_inline int on_file_lock(uint64_t *ctx, int is_flock)
 		if (locks) {
 			uint64_t offset = is_flock ? FIELD_OFFSET(((struct file_lock_context *)0)->flc_flock)
 						   : FIELD_OFFSET(((struct file_lock_context *)0)->flc_posix);
-			holder_pid = holder_of((void *)locks + offset, &wanted);
+			holder_pid = holder_of((uint64_t)locks + offset, (uint64_t)wanted.owner, wanted.type, wanted.start, wanted.end);
 		}
 		if (known && known->pid == holder_pid)
 			taker = *known;

@@ -48,8 +48,8 @@ always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct
 {
 	int pid = 0;
 	uint64_t start = 0;
-	READ_TYPED(pid, leader->tgid);
-	READ_TYPED(start, leader->start_boottime);
+	READ(pid, leader->tgid);
+	READ(start, leader->start_boottime);
 	header->kind = kind;
 	header->pid = pid;
 	header->at_ns = bpf_ktime_get_boot_ns();

@@ -175,7 +175,7 @@ static noinline int emit_stdio(struct task_struct *task)
 	opaque(out);
 	if (out > STDIO_MAX || (!in && !out))
 		return 0;
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	put_header(&s->stdio.header, KIND_STDIO, leader);
 	s->stdio.stdin_len = in;
 	s->stdio.stdout_len = out;

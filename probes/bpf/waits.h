@@ -235,7 +235,7 @@ always_inline struct cfs_rq *group_queue(struct task_struct *task)
 {
 	struct cfs_rq *queue = 0;
 	if (FIELD_EXISTS(task->se.cfs_rq))
-		READ_TYPED(queue, task->se.cfs_rq);
+		READ(queue, task->se.cfs_rq);
 	return queue;
 }
 
@@ -360,7 +360,7 @@ always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64
 	uint64_t throttled = throttled_of(task);
 	if (throttled > sleep->throttled_ns)
 		record.throttled_ns = throttled - sleep->throttled_ns;
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	put_header(&record.header, KIND_RUN, leader);
 	record.header.at_ns = ran_at;
 	put_times(&record.times, task);
@@ -379,7 +379,7 @@ always_inline void put_end(struct task_struct *task)
 	struct RunRecord record = { .flags = WAIT_ENDED };
 	if (!attachment || !attachment->since_ns || !has_room(0))
 		return;
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	put_header(&record.header, KIND_RUN, leader);
 	record.runnable_ns = record.header.at_ns;
 	put_times(&record.times, task);
@@ -401,7 +401,7 @@ always_inline struct WakeRecord *begin_wake(struct task_struct *task, struct sle
 	struct WakeRecord *record = bpf_map_lookup_elem(&wake_scratch, &zero);
 	if (!record)
 		return 0;
-	READ_TYPED(leader, task->group_leader);
+	READ(leader, task->group_leader);
 	put_header(&record->header, KIND_WAKE, leader);
 	record->header.at_ns = woken;
 	record->out_ns = out;
