@@ -21,7 +21,7 @@ use super::hook::{self, AttachPoint, Hook};
 use super::iterator;
 use super::maps::{CriMaps, LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
 use super::run_time::ProgramTime;
-use super::types;
+use super::types::KernelTypes;
 use crate::sources::linux::symbols::{self, Namer, Symbols};
 
 /// One rung of a ladder of tracepoints.
@@ -103,16 +103,17 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
     // EbpfLoader::new() reads the information too and cannot be kept from it: so there is one loader, made meanwhile.
     let (types, mut objects) = thread::scope(|scope| {
         let other = thread::Builder::new().spawn_scoped(scope, EbpfLoader::new);
-        let types = types::of_kernel().map_err(LoadError::Btf);
+        let types = KernelTypes::read().map_err(LoadError::Btf);
         let objects = other.ok().and_then(|other| other.join().ok());
         (types, objects.unwrap_or_default())
     });
     let (types, ports) = (types?, padded(ports));
     // Not required: objects that do not look at ports have no such variable.
     objects
-        .btf(Some(&types))
+        .btf(Some(&types.referenced))
         .override_global("dns_ports", &ports[..], false);
-    Ok(load(&mut ProbeLoader { types: &types, objects }))
+    let types = &types.all;
+    Ok(load(&mut ProbeLoader { types, objects }))
 }
 
 /// Programs of an object that are attached at times, together.
