@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets of agent/fuzz with stable Rust and runs each for a minute, as many at a time as there are
 # processors. The last line counts the targets.
-# Usage: scripts/fuzz.sh [TARGET..]. FUZZ_SECONDS: how long each runs. FUZZ_AT_ONCE: how many run at a time.
+# Usage: scripts/fuzz.sh [--build | TARGET..]. --build runs none. FUZZ_SECONDS: how long each runs. FUZZ_AT_ONCE: how many run at a time.
 # libFuzzer needs coverage counters in the code, which LLVM's pass `sancov-module` adds: rustc's stable -Cpasses runs it, with
 # the options that cargo-fuzz gives it. There is no AddressSanitizer, which needs nightly Rust: panics, failed asserts,
 # overflows, timeouts and too much memory are what is found. What was found in earlier runs is tried first.
@@ -11,6 +11,11 @@ cd "$(dirname "$0")/.."
 export PATH=$PATH:$HOME/.cargo/bin
 . scripts/places.sh
 
+build=false
+if [ "${1:-}" = --build ]; then
+    build=true
+    shift
+fi
 seconds=${FUZZ_SECONDS:-60}
 at_once=${FUZZ_AT_ONCE:-$(nproc)}
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -42,6 +47,7 @@ if ! CARGO_TARGET_DIR=$built RUSTFLAGS=$flags cargo build --quiet --release --ta
     exit 1
 fi
 echo "built in $((SECONDS - begin)) s"
+! $build || exit 0
 
 # seed TARGET: files to begin with.
 seed() {

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # Runs all tests of the workspace. Prints every result, names what was skipped, and ends with one line that counts.
-# Arguments go to cargo test. A test that cannot run here prints `SKIPPED <name>: <reason>`; it counts as skipped only.
+# With --build it builds what they need and runs none. Other arguments go to cargo test. A test that cannot run here prints `SKIPPED <name>: <reason>`; it counts as skipped only.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:$HOME/.cargo/bin
+build=false
+if [ "${1:-}" = --build ]; then
+    build=true
+    shift
+fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -65,6 +70,10 @@ if [ -x "$cluster/kube" ]; then
     export SANDGLASS_KUBE_BIN=$cluster
 fi
 
+if $build; then
+    cargo test --workspace --no-run --locked --quiet
+    exit
+fi
 scripts/lanes.py "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
