@@ -8,6 +8,7 @@
 //! The format: Documentation/bpf/btf.rst and include/uapi/linux/btf.h.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::fs;
 
 use aya::{Btf, BtfError, Endianness};
@@ -90,7 +91,8 @@ impl Table {
 
     fn name<'b>(&self, bytes: &'b [u8], at: usize) -> Option<&'b [u8]> {
         let name = self.names.checked_add(word(bytes, at)?)?;
-        bytes.get(name..)?.split(|byte| *byte == 0).next()
+        let name = CStr::from_bytes_until_nul(bytes.get(name..)?).ok()?;
+        Some(name.to_bytes())
     }
 
     /// Takes its name from each type that is not to `keep` it.
