@@ -52,7 +52,7 @@ static uint64_t (*const bpf_ringbuf_query)(void *ring, uint64_t what) = (void *)
 //
 // READ_TYPED saves the call of a helper, 10 to 20 ns. A pointer that it loads from an argument costs the start of the agent about a
 // millisecond for each path that the verifier walks there: up to four times it searches all names of the kernel's types for whether
-// such a pointer is trusted (kernel/bpf/verifier.c, btf_nested_type_is_trusted, since Linux 6.4). So pointers are loaded with it only
+// such a pointer is trusted (kernel/bpf/btf.c, btf_nested_type_is_trusted, since Linux 6.4). So pointers are loaded with it only
 // where most runs of a program come by, and before its branches; others, and what hangs on them, with READ.
 #ifdef RAW_TP
 #define TRACEPOINT(name) SEC("raw_tp/" name)
