@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests of the workspace. Prints every result, names what was skipped, and ends with one line that counts.
-# With --build it builds what they need and runs none. Other arguments go to cargo test. A test that cannot run here prints `SKIPPED <name>: <reason>`; it counts as skipped only.
+# With --build it builds what they need and runs none. Other arguments go to cargo test. A test that cannot run here prints
+# `SKIPPED <name>: <reason>`; it counts as skipped only.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:$HOME/.cargo/bin

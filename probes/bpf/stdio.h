@@ -19,8 +19,7 @@ struct {
 #define STEPS_AT_ONCE 16
 
 // The address of the pipe behind a descriptor of a task; 0 when there is none. Global functions that take addresses as
-// numbers: the verifier walks them once, and a typed pointer would make it search all types of the kernel by name for each
-// load (kernel/bpf/btf.c, btf_nested_type_is_trusted).
+// numbers: the verifier walks them once, and a typed pointer would make it search names (READ_TYPED in kernel.h).
 noinline uint64_t pipe_of(uint64_t of_task, uint32_t fd)
 {
 	struct task_struct *task = (void *)of_task;

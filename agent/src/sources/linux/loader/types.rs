@@ -45,12 +45,8 @@ impl KernelTypes {
 
     fn of(mut types: Vec<u8>, names: &HashSet<&[u8]>) -> Result<KernelTypes, BtfError> {
         let table = Table::of(&types).ok_or(BtfError::InvalidTypeInfo)?;
-        let referenced = table
-            .only(&types, |name| names.contains(without_flavor(name)))
-            .ok_or(BtfError::InvalidTypeInfo)?;
-        table
-            .keep_names(&mut types, |name| LOOKED_UP.iter().any(|begin| name.starts_with(begin)))
-            .ok_or(BtfError::InvalidTypeInfo)?;
+        let referenced = table.only(&types, names).ok_or(BtfError::InvalidTypeInfo)?;
+        table.keep_names(&mut types).ok_or(BtfError::InvalidTypeInfo)?;
         Ok(KernelTypes {
             all: Btf::parse(&types, Endianness::default())?,
             referenced: Btf::parse(&referenced, Endianness::default())?,
@@ -95,22 +91,23 @@ impl Table {
         Some(name.to_bytes())
     }
 
-    /// Takes its name from each type that is not to `keep` it.
-    fn keep_names(&self, bytes: &mut [u8], keep: impl Fn(&[u8]) -> bool) -> Option<()> {
+    /// Takes its name from each type that aya does not look up.
+    fn keep_names(&self, bytes: &mut [u8]) -> Option<()> {
         for (at, _) in &self.places {
-            if !keep(self.name(bytes, *at)?) {
+            let name = self.name(bytes, *at)?;
+            if !LOOKED_UP.iter().any(|begin| name.starts_with(begin)) {
                 bytes.get_mut(*at..at + 4)?.fill(0);
             }
         }
         Some(())
     }
 
-    /// A table of the structures, unions and enumerations with the names that are `wanted`, and of what these are made of. Names are as in
-    /// the whole table.
-    fn only(&self, bytes: &[u8], wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    /// A table of the structures, unions and enumerations with these names, and of what they are made of. Names are as in the whole
+    /// table.
+    fn only(&self, bytes: &[u8], names: &HashSet<&[u8]>) -> Option<Vec<u8>> {
         let mut kept = Kept::default();
         for (id, (at, _)) in (1..).zip(&self.places) {
-            if has_members(word(bytes, at + 4)?) && wanted(self.name(bytes, *at)?) {
+            if has_members(word(bytes, at + 4)?) && names.contains(without_flavor(self.name(bytes, *at)?)) {
                 kept.id_of(id);
             }
         }
@@ -131,14 +128,14 @@ impl Table {
             }
             next += 1;
         }
-        let names = bytes.get(self.names..self.names.checked_add(word(bytes, 20)?)?)?;
+        let texts = bytes.get(self.names..self.names.checked_add(word(bytes, 20)?)?)?;
         let mut table = bytes.get(..4)?.to_vec();
         // Length of the header, then offset and length of the types and of the names.
-        for length in [HEADER_LEN, 0, types.len(), types.len(), names.len()] {
+        for length in [HEADER_LEN, 0, types.len(), types.len(), texts.len()] {
             table.extend(u32::try_from(length).ok()?.to_ne_bytes());
         }
         table.extend(types);
-        table.extend(names);
+        table.extend(texts);
         Some(table)
     }
 }
