@@ -359,16 +359,23 @@ fn jaeger_has_what_was_delivered(agent: SocketAddr, jaeger: SocketAddr) {
     let node = peers::encode("{\"k8s.node.name\":\"worker-1\"}");
     let error = peers::encode("{\"error.type\":\"sandbox_failed\"}");
     // The searches are those that dashboards and alerts lead to. The last traces close some seconds after the demo's end.
-    let [spans, all, slow, failed] = peers::until("Jaeger has every span that was delivered", 120, || {
-        let delivered = sum_of(agent, "sandglass_export_spans_total{outcome=\"delivered\"}");
+    let found = || -> Option<[usize; 4]> {
         let all = search("")?;
-        let spans: usize = all
+        let spans = all
             .iter()
             .map(|trace| trace["spans"].as_array().map_or(0, Vec::len))
             .sum();
         let slow = search(&format!("minDuration=2s&tags={node}"))?.len();
         let failed = search(&format!("tags={error}"))?.len();
-        (spans as f64 == delivered && slow >= 2 && failed >= 2).then_some([spans, all.len(), slow, failed])
+        Some([spans, all.len(), slow, failed])
+    };
+    let [spans, all, slow, failed] = peers::until_ok("Jaeger has every span that was delivered", 120, || {
+        let delivered = sum_of(agent, "sandglass_export_spans_total{outcome=\"delivered\"}");
+        let found = found().ok_or("Jaeger does not answer a search")?;
+        let [spans, all, slow, failed] = found;
+        (spans as f64 == delivered && slow >= 2 && failed >= 2)
+            .then_some(found)
+            .ok_or_else(|| format!("{spans} spans of {delivered} in {all} traces, {slow} slow, {failed} failed"))
     });
     assert!(slow < all && failed < all, "{slow} slow, {failed} failed of {all}");
     println!("Jaeger has {spans} spans in {all} traces, {slow} of them slow, {failed} failed");

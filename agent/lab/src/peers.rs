@@ -4,6 +4,7 @@
 //! [`crate::skip::has`] before.
 #![expect(clippy::unwrap_used, reason = "test code")]
 
+use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -41,15 +42,20 @@ pub fn get(address: SocketAddr, path: &str) -> Option<String> {
 
 /// Polls `done` until it returns a value; panics after `seconds`.
 pub fn until<T>(what: &str, seconds: u64, mut done: impl FnMut() -> Option<T>) -> T {
+    until_ok(what, seconds, || done().ok_or("no answer yet"))
+}
+
+/// As [`until`]. The panic names the last error: what there was instead.
+pub fn until_ok<T, E: Display>(what: &str, seconds: u64, mut done: impl FnMut() -> Result<T, E>) -> T {
     let begin = Instant::now();
     loop {
-        if let Some(found) = done() {
-            return found;
+        match done() {
+            Ok(found) => return found,
+            Err(last) => assert!(
+                begin.elapsed() < Duration::from_secs(seconds),
+                "{what}: not in {seconds} s: {last}"
+            ),
         }
-        assert!(
-            begin.elapsed() < Duration::from_secs(seconds),
-            "{what}: not in {seconds} s"
-        );
         std::thread::sleep(Duration::from_millis(100));
     }
 }
