@@ -87,6 +87,8 @@ impl Pipeline {
                 std::thread::sleep(BUSY);
                 patience = Duration::ZERO;
             }
+            // Read before the queue is emptied: all that was sent until then is in the queue.
+            self.reorder.wait_for(events.watermark(clock()));
             match events.receive_all(patience, &mut batch) {
                 Ok(()) if batch.is_empty() => {
                     let at = clock().minus(TICK_SLACK_NS).max(self.newest);
@@ -247,5 +249,28 @@ mod tests {
         pipeline.run(&receiver, || Timestamp(1_000), &mut arrived, || {});
         source.join().unwrap();
         assert_eq!(arrived.0, (1..=1_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_a_feed_sends_after_a_long_wait_for_a_processor_is_not_late() {
+        let at = |ms: u64| Event {
+            at: Timestamp(ms * 1_000_000),
+            body: Body::ClockAnchored { unix_ns: ms },
+        };
+        let (sender, receiver) = channel(16, Gauge::default());
+        let [slow, fast] = [sender.add_feed(|| true), sender.add_feed(|| true)];
+        let source = std::thread::spawn(move || {
+            sender.send(at(500)).unwrap();
+            fast.advance(at(500).at);
+            // The pipeline takes that event, and would pass the time of the next.
+            std::thread::sleep(4 * BUSY);
+            sender.send(at(100)).unwrap();
+            slow.advance(at(500).at);
+        });
+        let health = Health::default();
+        let pipeline = Pipeline::new(CorrelatorConfig::default(), 100_000_000, health.clone());
+        pipeline.run(&receiver, || Timestamp(500_000_000), &mut Arrived::default(), || {});
+        source.join().unwrap();
+        assert_eq!((health.events.get() > 1, health.late.get()), (true, 0));
     }
 }

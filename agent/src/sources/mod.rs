@@ -10,6 +10,7 @@ mod namespace;
 mod queue;
 pub mod replay;
 mod settings;
+mod watermarks;
 pub mod windows;
 
 pub use self::namespace::{NamespaceLook, NamespacePlace};

@@ -4,6 +4,7 @@
 //! counts what it loses. Secrets are masked on the way in, so that nothing behind this queue holds one.
 //! Events go in and out in batches under one lock: a channel with a step for every event cost both threads several times
 //! what a lock for every few hundred does. DNS messages that the pipeline has handled go back the same way ([`Spent`]).
+//! The queue knows the feeds that fill it, and how far each of them is (`watermarks.rs`).
 //! Does not: order or drop events.
 
 use std::collections::VecDeque;
@@ -11,9 +12,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
-use sandglass_model::Event;
 use sandglass_model::masking::{self, Arguments};
 use sandglass_model::network::DnsMessage;
+use sandglass_model::{Event, Timestamp};
+
+use super::watermarks::{Watermark, Watermarks};
 
 /// The sources' end of the queue; cheap to clone.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ struct Queue {
     /// Events in it.
     depth: Gauge,
     spent: Mutex<Spent>,
+    watermarks: Watermarks,
 }
 
 #[derive(Debug)]
@@ -80,6 +84,7 @@ pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
         capacity: capacity.max(1),
         depth,
         spent: Mutex::default(),
+        watermarks: Watermarks::default(),
     });
     let sender = EventSender {
         queue: Arc::clone(&queue),
@@ -138,6 +143,12 @@ impl EventSender {
         }
     }
 
+    /// Adds a feed that sends through this queue. While its thread sleeps, `has_records` is whether there is a record that it has not
+    /// read; the pipeline calls it.
+    pub fn add_feed(&self, has_records: impl Fn() -> bool + Send + Sync + 'static) -> Watermark {
+        self.queue.watermarks.add(has_records)
+    }
+
     /// Takes the messages that the pipeline has handled into `messages`, which is empty.
     pub fn take_spent(&self, messages: &mut Spent) {
         let mut spent = self.queue.spent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,6 +201,13 @@ impl EventReceiver {
         std::mem::swap(&mut state.events, events);
         self.queue.on_taken(&state);
         Ok(())
+    }
+
+    /// The time before which all feeds have put everything into this queue; `None` when no feed fills it. `now` is the boot clock's
+    /// time, read before the call.
+    #[must_use]
+    pub fn watermark(&self, now: Timestamp) -> Option<Timestamp> {
+        self.queue.watermarks.lowest(now)
     }
 
     /// Returns messages whose events were handled. Those that no source takes are dropped, so that they stay bounded.
@@ -284,8 +302,8 @@ const KEPT_EVENTS: usize = 2_048;
 mod tests {
     use std::thread;
 
+    use sandglass_model::Body;
     use sandglass_model::network::Transport;
-    use sandglass_model::{Body, Timestamp};
 
     use super::*;
 

@@ -228,6 +228,10 @@ struct Filtered {
 }
 
 impl Feed for Filtered {
+    fn outlet(&self) -> &Outlet {
+        &self.common.outlet
+    }
+
     fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
         Some(self.stream.ring.as_fd())
     }
@@ -283,6 +287,10 @@ struct Direct {
 }
 
 impl Feed for Direct {
+    fn outlet(&self) -> &Outlet {
+        &self.common.outlet
+    }
+
     /// Only asleep: every message makes the socket readable, and an awake thread polls by its clock.
     fn wake_fd(&self, asleep: bool) -> Option<BorrowedFd<'_>> {
         asleep.then(|| self.subscription.socket())

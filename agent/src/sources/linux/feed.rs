@@ -4,6 +4,7 @@
 //! feed's `IDLE_AFTER`; only then it sleeps, and only a sleeping thread is woken by a record (`probes/bpf/ring.h`). To wake a
 //! thread costs both sides several times what the record does. The delay of a poll is far below what the pipeline allows
 //! a record to be late: its ticks lag by 250 ms.
+//! After each drain it sets the feed's watermark, for which the pipeline waits.
 //! A thread blocks while the pipeline is full: the kernel's buffer then fills, and the kernel side counts what it loses.
 //! Does not: decode.
 
@@ -22,12 +23,16 @@ use super::loader::maps::LostCounter;
 use crate::health::{Health, ProbeLabel};
 use crate::sources::clock;
 use crate::sources::queue::{EventSender, Spent, Stopped};
+use crate::sources::watermarks::Watermark;
 
 /// What a thread follows.
 pub trait Feed: Send + 'static {
     /// A burst has ended when nothing came for so long. Short by default: most connections of a quiet node (health probes)
     /// come alone, and each keeps the thread awake.
     const IDLE_AFTER: Duration = Duration::from_millis(150);
+
+    /// Where it sends to.
+    fn outlet(&self) -> &Outlet;
 
     /// Called once, in the thread, before anything else.
     fn begin(&mut self) -> Result<(), Stopped> {
@@ -87,9 +92,12 @@ impl Follower {
     pub fn start(name: &str, feed: impl Feed) -> io::Result<Follower> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
+        let records = feed.wake_fd(true).map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let has_records = move || records.as_ref().is_some_and(is_readable);
+        let watermark = feed.outlet().sender.add_feed(has_records);
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
             // An error means that the pipeline is gone, which is one of the two ways to end.
-            let _ = follow(feed, &stopped);
+            let _ = follow(feed, &watermark, &stopped);
         })?;
         Ok(Follower {
             stop,
@@ -109,15 +117,23 @@ impl Drop for Follower {
 
 /// The thread: wait, drain, check when that is due. Stops after one more drain, so that records from before the stop are not
 /// lost.
-fn follow<F: Feed>(mut feed: F, stop: &OwnedFd) -> Result<(), Stopped> {
+fn follow<F: Feed>(mut feed: F, watermark: &Watermark, stop: &OwnedFd) -> Result<(), Stopped> {
     let mut checked = Instant::now();
     let mut newest = Instant::now();
     let mut wait = Wait::Poll;
     feed.begin()?;
     loop {
         let until_check = CHECK_INTERVAL.saturating_sub(checked.elapsed());
+        if wait == Wait::Sleep {
+            watermark.sleep();
+        }
         let stopping = pause(&feed, stop, wait, until_check);
+        watermark.wake();
+        let began = clock::now();
         let drained = feed.drain()?;
+        if drained != Drained::Part {
+            watermark.advance(began);
+        }
         if drained != Drained::Nothing {
             newest = Instant::now();
         }
@@ -157,6 +173,13 @@ fn pause(feed: &impl Feed, stop: &OwnedFd, wait: Wait, until_check: Duration) ->
         Ok(_) => !fds[0].revents().is_empty(),
         Err(_) => false,
     }
+}
+
+/// There is something to read (of a ring buffer: ringbuf_map_poll_kern() in kernel/bpf/ringbuf.c). An error reads as nothing: what
+/// comes then may be late.
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
 /// How the thread waits for the next drain.

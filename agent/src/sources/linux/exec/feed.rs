@@ -256,6 +256,10 @@ impl Feed for ExecFeed {
     /// Longer than for traffic: the processes of one sandbox come with pauses between them.
     const IDLE_AFTER: Duration = Duration::from_millis(500);
 
+    fn outlet(&self) -> &Outlet {
+        &self.outlet
+    }
+
     /// Sends the anchor of all times first, then the plugins that run already. The trusted exceptions are written before
     /// those are judged: both sides apply them from the first process on.
     fn begin(&mut self) -> Result<(), Stopped> {

@@ -52,6 +52,10 @@ impl<D: Decoder> DecodedFeed<D> {
 }
 
 impl<D: Decoder> Feed for DecodedFeed<D> {
+    fn outlet(&self) -> &Outlet {
+        &self.outlet
+    }
+
     fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
         Some(self.stream.ring.as_fd())
     }
