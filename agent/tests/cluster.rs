@@ -92,21 +92,23 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
         workloads::pod(&node, namespace, &format!("alone-{number}"), "pause", None);
         alone.push(before.since());
     }
+    // First those that take long: Kubernetes waits between two attempts, and the trace of a pod that sends nothing stays open.
+    let never = ["failing", "broken"];
+    workloads::start_failing(&node, namespace, &never);
+    workloads::slow(&node, namespace);
     workloads::scale_up_and_down(&node, namespace, 30);
     workloads::rolling_update(&node, namespace);
     workloads::job(&node, namespace);
     workloads::service(&node, namespace);
     workloads::lookup(&node, namespace);
-    workloads::slow(&node, namespace);
-    workloads::failing(&node, namespace);
-    workloads::broken(&node, namespace);
+    workloads::end_failing(&node, namespace, &never);
     let traces = sandbox_traces(namespace);
     // The share of the time in which some task waited, of every processor in the mean.
     let waited = pressure.ns_since() as f64 / begin.elapsed().as_nanos() as f64 / processors();
     println!("tasks of the node waited {:.0} % of the time", waited * 100.0);
     let pods = watch.finish();
     assert!(pods.len() >= 10 + 30 + 6 + 3 + 5, "{} pods", pods.len());
-    assert_same(&pods, &traces, |name| ["failing", "broken"].contains(&name));
+    assert_same(&pods, &traces, |name| never.contains(&name));
     assert_story(&traces);
     assert_traffic(&traces);
     ran.since().assert_same_count(&traces);
@@ -127,20 +129,12 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     for probe in ["exec", "stdio", "netns"] {
         assert_eq!(health["lost"]["by"][probe], 0, "{}", health["lost"]);
     }
-    // Where others want the processors too, a thread of the agent may wait for longer than events are held.
     let (late, events) = (
         health["late"]["total"].as_u64().unwrap(),
         health["events"].as_u64().unwrap(),
     );
     println!("of {events} events {late} came late");
-    if late * 1000 > events {
-        assert!(
-            waited > 0.5,
-            "{late} late of {events}, tasks waited {waited:.2} of the time"
-        );
-        let waited = waited * 100.0;
-        eprintln!("NOT JUDGED {test}::late_events: {late} of {events}, tasks waited {waited:.0} % of the time");
-    }
+    assert!(late * 1000 <= events, "{late} late of {events}");
 
     let peak = peak_kb(node.agent_processes()[0]);
     println!("the agent's resident memory was {peak} kB at most");
@@ -266,7 +260,6 @@ fn c_without_a_capability_the_agent_says_what_it_lost() {
         println!("without {taken}: as in the table");
         node.uninstall();
     }
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// With the CRI socket the agent knows pods that are older than itself, and labels. The judge of the workflow nodes.yml finds nothing wrong with it.
@@ -291,7 +284,6 @@ fn d_with_the_cri_socket_older_pods_are_known() {
     judged::assert_judged(test, &node);
     node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
     node.uninstall();
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// A real Prometheus finds the agent by the pod's annotations, as it does without an operator.
@@ -326,7 +318,6 @@ fn e_prometheus_finds_the_agent_by_its_annotations() {
     }
     node.kubectl(&["delete", "pod", "scraped", "--namespace=default", "--now"]);
     node.uninstall();
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// A slow plugin in the chain wakes the person on call, and panels, rules and alerts have their data.
@@ -350,10 +341,11 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
         observed::Observed::long_add(&node, namespace);
         observed.failing_del(&node, namespace);
         for _ in 0..2 {
+            workloads::start_failing(&node, namespace, &["failing"]);
             workloads::service(&node, namespace);
             workloads::lookup(&node, namespace);
             observed.silent_server(&node, namespace);
-            workloads::failing(&node, namespace);
+            workloads::end_failing(&node, namespace, &["failing"]);
             workloads::delete(
                 &node,
                 namespace,
@@ -369,7 +361,6 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
     });
     node.kubectl(&["delete", "namespace", namespace]);
     node.uninstall();
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// Pods beside the agent forge, hold connections and reach for its page: it is neither fooled nor silenced, and traces on. The
@@ -397,7 +388,6 @@ fn g_a_pod_can_neither_forge_nor_silence_the_agent() {
     attacks::assert_undisturbed(&node, &before);
     node.kubectl(&["delete", "namespace", namespace]);
     node.uninstall();
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// The traces of the slow and the failing pod must name the culprit.
@@ -507,21 +497,14 @@ fn one_trace(node: &Node, name: &str) -> Value {
     node.kubectl(&["create", "namespace", &namespace]);
     let watch = PodWatch::start(node, &namespace);
     workloads::pod(node, &namespace, name, "pause", None);
-    let traces = sandbox_traces(&namespace);
     let pods = watch.finish();
+    // Before its trace is read: it ends with the pod, which sends nothing, or after `traffic.ready_deadline`.
+    node.kubectl(&["delete", "pod", name, "--namespace", &namespace, "--now"]);
+    let traces = sandbox_traces(&namespace);
     assert_eq!((pods.len(), traces.len()), (1, 1), "{pods:?}");
     let uid = &pods.first().unwrap().uid;
     assert_eq!(by_uid(&traces).keys().collect::<Vec<_>>(), [uid]);
     node.kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
-    node.kubectl(&[
-        "delete",
-        "pod",
-        name,
-        "--namespace",
-        &namespace,
-        "--now",
-        "--ignore-not-found",
-    ]);
     traces.into_iter().next().unwrap()
 }
 

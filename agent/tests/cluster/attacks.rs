@@ -38,7 +38,7 @@ pub fn assert_ports_are_guarded(node: &Node, namespace: &str) {
     // The bridge of the pods is an address of the node too.
     let bridge = format!("10.244.0.1:{page_port}");
     let same = format!("127.0.0.1:{page_port}");
-    for (number, (at, path, host, expected)) in [
+    let tries = [
         (METRICS, "/healthz", METRICS, "200 OK"),
         (METRICS, "/api/v1/sandboxes", METRICS, "404 Not Found"),
         (METRICS, "/", METRICS, "404 Not Found"),
@@ -46,13 +46,13 @@ pub fn assert_ports_are_guarded(node: &Node, namespace: &str) {
         (&page, "/api/v1/sandboxes", "localhost", "refused"),
         (&bridge, "/api/v1/sandboxes", "localhost", "refused"),
         (&same, "/api/v1/sandboxes", "localhost", "refused"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let job = format!("reach-{number}");
-        workloads::start_as(node, namespace, &job, &["get", at, path, host], &as_root(""));
-        let outcome = printed(node, namespace, &job);
+    ];
+    let job = |number: usize| format!("reach-{number}");
+    for (number, (at, path, host, _)) in tries.iter().enumerate() {
+        workloads::start_as(node, namespace, &job(number), &["get", at, path, host], &as_root(""));
+    }
+    for (number, (.., expected)) in tries.iter().enumerate() {
+        let outcome = printed(node, namespace, &job(number));
         assert!(outcome.contains(expected), "{expected}: {outcome}");
     }
 }

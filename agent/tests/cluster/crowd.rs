@@ -11,7 +11,7 @@ use sandglass::sources::clock;
 use sandglass_lab::pressure::some_us;
 use serde_json::Value;
 
-use super::node::{METRICS, NAMESPACE, Node, try_http};
+use super::node::{METRICS, Node, try_http};
 use super::own_time::{Compared, NAMES, Waits, install, print_compared, shares};
 use super::pods::sandbox_traces;
 use super::scheduling::{Interval, Scheduling, between, length, united};
@@ -81,7 +81,6 @@ fn i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel() {
     workloads::scale(&node, namespace, "crowd", 0, 300);
     node.kubectl(&["delete", "namespace", namespace]);
     node.uninstall();
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// What the kernel counts of the whole node.

@@ -77,8 +77,10 @@ impl Node {
             "--wait",
         ];
         let _ = self.command("helm", COMMAND_SECONDS).args(uninstall).output();
-        for namespace in [NAMESPACE, "work"] {
-            self.try_kubectl(&["delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s"]);
+        self.try_kubectl(&["delete", "namespace", "work", "--ignore-not-found", "--timeout=60s"]);
+        // Of the plain manifests.
+        if !self.agent_pods().is_empty() {
+            self.try_kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"]);
         }
         self.try_kubectl(&["delete", "pod", "--all", "--namespace=default", "--now"]);
     }
@@ -154,13 +156,16 @@ impl Node {
         )
     }
 
-    /// Makes the namespace of the agent, as the chart's notes say.
+    /// Makes the namespace of the agent, as the chart's notes say. It stays for the next test: Kubernetes takes five seconds to
+    /// remove one.
     pub fn namespace(&self) {
-        self.kubectl(&["create", "namespace", NAMESPACE]);
+        // There already is as good.
+        self.try_kubectl(&["create", "namespace", NAMESPACE]);
         self.kubectl(&[
             "label",
             "namespace",
             NAMESPACE,
+            "--overwrite",
             "pod-security.kubernetes.io/enforce=privileged",
         ]);
     }

@@ -12,7 +12,7 @@ use sandglass::sources::clock;
 use sandglass_lab::pressure::Pressure;
 use serde_json::Value;
 
-use super::node::{AGENT, NAMESPACE, Node, http};
+use super::node::{AGENT, Node, http};
 use super::peers::{Named, Peer, from_jaeger, peers};
 use super::pods::sandbox_traces;
 use super::scheduling::{Interval, Scheduling, length, united};
@@ -87,14 +87,15 @@ fn h_a_trace_covers_what_containerd_does_for_a_pod() {
     }
     node.kubectl(&["delete", "namespace", namespace]);
     node.uninstall();
-    node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
 /// Installs an agent that sends to Jaeger and knows the runtime's socket. Returns whether it can read requests on it; prints
 /// `SKIPPED` where it cannot, and takes the agent away.
 pub fn install(test: &str, node: &Node, more: &[&str]) -> bool {
     let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
-    node.install(&[&[ROOMY, OTLP, "--set=linux.cri.enabled=true", &socket], more].concat());
+    // Pods that send nothing are not waited for long.
+    let ready = "--set=config.traffic.ready_deadline=8s";
+    node.install(&[&[ROOMY, OTLP, ready, "--set=linux.cri.enabled=true", &socket], more].concat());
     assert_attached(&["exec", "netns"]);
     let health = http(AGENT, "/api/v1/health");
     let mut probes = health["probes"].as_array().unwrap().iter();
@@ -102,7 +103,6 @@ pub fn install(test: &str, node: &Node, more: &[&str]) -> bool {
     if !reads {
         eprintln!("SKIPPED {test}: this kernel does not let the agent read the CRI socket");
         node.uninstall();
-        node.kubectl(&["delete", "namespace", NAMESPACE]);
     }
     reads
 }

@@ -167,37 +167,36 @@ pub fn slow(node: &Node, namespace: &str) {
     pod(node, namespace, "slow", "pause", Some("slow"));
 }
 
-/// A pod whose chain refuses it: at least two attempts, then it is deleted, or they would never end.
-pub fn failing(node: &Node, namespace: &str) {
-    fails_twice(node, namespace, "failing");
+/// Pods that never run: the chain of `failing` refuses it, and the network configuration of `broken` names a plugin that is not
+/// there. Each has the runtime class of its name.
+pub fn start_failing(node: &Node, namespace: &str, names: &[&str]) {
+    for name in names {
+        create(node, namespace, name, "pause", Some(name));
+    }
 }
 
-/// A pod whose network configuration names a plugin that is not there.
-pub fn broken(node: &Node, namespace: &str) {
-    fails_twice(node, namespace, "broken");
-}
-
-/// The pod and its runtime class have the same name.
-fn fails_twice(node: &Node, namespace: &str, name: &str) {
-    create(node, namespace, name, "pause", Some(name));
-    wait_for("two failed attempts", 120, || {
-        let list = http(
-            super::AGENT,
-            &format!("/api/v1/sandboxes?result=failed&kind=sandbox&limit=1000&q={name}"),
-        );
-        let ours = list["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|row| row["namespace"] == namespace && row["pod"] == name)
-            .count();
-        if ours >= 2 {
-            Ok(())
-        } else {
-            Err(format!("{ours} failed"))
-        }
-    });
-    node.kubectl(&["delete", "pod", name, "--namespace", namespace, "--now"]);
+/// Waits for at least two attempts of each, then deletes it, or they would never end.
+pub fn end_failing(node: &Node, namespace: &str, names: &[&str]) {
+    for name in names {
+        wait_for(&format!("two failed attempts of {name}"), 120, || {
+            let list = http(
+                super::AGENT,
+                &format!("/api/v1/sandboxes?result=failed&kind=sandbox&limit=1000&q={name}"),
+            );
+            let ours = list["rows"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|row| row["namespace"] == namespace && row["pod"] == *name)
+                .count();
+            if ours >= 2 {
+                Ok(())
+            } else {
+                Err(format!("{ours} failed"))
+            }
+        });
+        node.kubectl(&["delete", "pod", name, "--namespace", namespace, "--now"]);
+    }
 }
 
 /// One pod that runs.
