@@ -2,7 +2,7 @@
 # Fetches what the test `kernels` boots for arm64 into the cache (scripts/places.sh kernels_arm64): Debian's newest cloud kernels 6.1
 # and 6.12, the newest 6.12 with pages of 16 KiB, busybox, and the folder `tools` with nft, flock and setpriv and their libraries.
 # Nothing is installed (scripts/private-apt.sh).
-# Usage: scripts/kernels-arm64.sh. Then the test, with the path that `scripts/static.sh arm64 dev` prints as SANDGLASS_ARM64_AGENT;
+# Usage: scripts/kernels-arm64.sh. Then the test, with the path that `scripts/static.sh arm64 foreign` prints as SANDGLASS_ARM64_AGENT;
 # scripts/test.sh does all of it. It needs qemu-system-aarch64 (Debian: qemu-system-arm).
 set -euo pipefail
 cd "$(dirname "$0")/.."

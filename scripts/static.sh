@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the agent as one static binary, and prints only its path.
 # Usage: scripts/static.sh amd64|arm64 [PROFILE] (default: release). scripts/image.sh puts the release into an image; scripts/test.sh
-# has the profile dev, which takes a fraction of the time, for the machines of arm64 that the test `kernels` boots.
+# has the profile foreign, which takes a fraction of the time, for the machines of arm64 that the test `kernels` boots.
 # Does not: strip, or make an image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,6 +45,4 @@ variable=${triple//-/_}
 export "CC_$variable=$cc"
 [ "$arch" = amd64 ] || export "CARGO_TARGET_$(tr '[:lower:]' '[:upper:]' <<< "$variable")_LINKER=$cc"
 cargo build --profile "$profile" --locked --package sandglass --target "$triple" >&2
-# Cargo's folder of the profile dev has an older name.
-[ "$profile" != dev ] || profile=debug
 echo "$(target_place)/$triple/$profile/sandglass"
