@@ -4,7 +4,9 @@
 //!
 //! `scripts/kernels.sh` fetches the kernels into the cache; `kernels/machines.rs` has the machines. What a machine needs and is not
 //! there (a kernel, busybox, QEMU, AppArmor's parser, SELinux' policy) skips that machine, by name.
-//! Those of arm64 run a static agent of that architecture, which `SANDGLASS_ARM64_AGENT` names: `scripts/static.sh arm64 dev` builds
+//! Those of x86_64 run the agent of the tests' build, or the static one that `SANDGLASS_AMD64_AGENT` names: `.ci/run` has that of the image, which is
+//! what nodes run.
+//! Those of arm64 run a static agent of that architecture, which `SANDGLASS_ARM64_AGENT` names: `scripts/static.sh arm64 foreign` builds
 //! it and prints its path, and `scripts/test.sh` does both.
 //! Machines with containerd are booted by the test `guests` of the demo's crate.
 //! `BLESS=1` writes what the machines reported into docs/systems.md (`kernels/table.rs`).
@@ -45,18 +47,18 @@ fn every_probe_works_on_other_kernels() -> Result<()> {
     let others = boot::others(&machines::X86_64);
     let ours = |machine: &&Machine| !machine.is_arm64() && !machine.has_pods();
     let machines = MACHINES.iter().filter(ours).chain(&others);
-    every_machine(
-        name,
-        &machines.collect::<Vec<_>>(),
-        Path::new(env!("CARGO_BIN_EXE_sandglass")),
-    )
+    let named = std::env::var_os("SANDGLASS_AMD64_AGENT");
+    let agent = named
+        .as_deref()
+        .map_or(Path::new(env!("CARGO_BIN_EXE_sandglass")), Path::new);
+    every_machine(name, &machines.collect::<Vec<_>>(), agent)
 }
 
 #[test]
 fn every_probe_works_on_kernels_of_arm64() -> Result<()> {
     let name = "every_probe_works_on_kernels_of_arm64";
     let Some(agent) = std::env::var_os("SANDGLASS_ARM64_AGENT") else {
-        eprintln!("SKIPPED {name}: SANDGLASS_ARM64_AGENT names no static agent (scripts/static.sh arm64 dev)");
+        eprintln!("SKIPPED {name}: SANDGLASS_ARM64_AGENT names no static agent (scripts/static.sh arm64 foreign)");
         return Ok(());
     };
     let others = boot::others(&machines::ARM64);
