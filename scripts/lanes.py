@@ -7,8 +7,8 @@ options for the test binaries. Builds with cargo first. Used by scripts/test.sh.
 A lane runs its binaries one after the other. The lane `machine` holds the tests that observe the whole node with probes of
 their own, or measure: two of them at once would see each other's processes. They wait most of their time, so the other lanes
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
-processor from what is being observed. One lane more is of those that wait for QEMU. A binary's output is printed when
-it ends, so that no two mix.
+processor from what is being observed. One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over
+those of the other lanes, but for `machine`. A binary's output is printed when it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
 
@@ -124,13 +124,14 @@ def package_of(manifest):
     return os.path.basename(os.path.dirname(manifest))
 
 
-def lane(runs):
-    while True:
-        try:
-            run = runs.pop(0)
-        except IndexError:
-            return
-        run.run()
+def lane(*queues):
+    for runs in queues:
+        while runs:
+            try:
+                run = runs.pop(0)
+            except IndexError:
+                break
+            run.run()
 
 
 def main():
@@ -154,10 +155,10 @@ def main():
         documentation = ["cargo", "test", "--locked", "--doc", *options, *names, "--", "--show-output", *for_tests]
         others.append(Run("workspace", "documentation", documentation, os.getcwd()))
         runs.append(others[-1])
-    lanes = [threading.Thread(target=lane, args=(machine,), daemon=True)]
-    lanes.append(threading.Thread(target=lane, args=(guests,), daemon=True))
+    lanes = [threading.Thread(target=lane, args=(machine, others, guests), daemon=True)]
+    lanes.append(threading.Thread(target=lane, args=(guests, others), daemon=True))
     for _ in range(max(1, (os.cpu_count() or 1) - 1)):
-        lanes.append(threading.Thread(target=lane, args=(others,), daemon=True))
+        lanes.append(threading.Thread(target=lane, args=(others, guests), daemon=True))
     for thread in lanes:
         thread.start()
     try:
