@@ -126,7 +126,7 @@ def package_of(manifest):
 
 def lane(*queues):
     for runs in queues:
-        while runs:
+        while True:
             try:
                 run = runs.pop(0)
             except IndexError:

@@ -45,4 +45,6 @@ variable=${triple//-/_}
 export "CC_$variable=$cc"
 [ "$arch" = amd64 ] || export "CARGO_TARGET_$(tr '[:lower:]' '[:upper:]' <<< "$variable")_LINKER=$cc"
 cargo build --profile "$profile" --locked --package sandglass --target "$triple" >&2
+# Cargo's folder of the profile dev has an older name.
+[ "$profile" != dev ] || profile=debug
 echo "$(target_place)/$triple/$profile/sandglass"

@@ -93,22 +93,22 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
         alone.push(before.since());
     }
     // First those that take long: Kubernetes waits between two attempts, and the trace of a pod that sends nothing stays open.
-    let never = ["failing", "broken"];
-    workloads::start_failing(&node, namespace, &never);
+    let failing = ["failing", "broken"];
+    workloads::start_failing(&node, namespace, &failing);
     workloads::slow(&node, namespace);
     workloads::scale_up_and_down(&node, namespace, 30);
     workloads::rolling_update(&node, namespace);
     workloads::job(&node, namespace);
     workloads::service(&node, namespace);
     workloads::lookup(&node, namespace);
-    workloads::end_failing(&node, namespace, &never);
+    workloads::end_failing(&node, namespace, &failing);
     let traces = sandbox_traces(namespace);
     // The share of the time in which some task waited, of every processor in the mean.
     let waited = pressure.ns_since() as f64 / begin.elapsed().as_nanos() as f64 / processors();
     println!("tasks of the node waited {:.0} % of the time", waited * 100.0);
     let pods = watch.finish();
     assert!(pods.len() >= 10 + 30 + 6 + 3 + 5, "{} pods", pods.len());
-    assert_same(&pods, &traces, |name| never.contains(&name));
+    assert_same(&pods, &traces, |name| failing.contains(&name));
     assert_story(&traces);
     assert_traffic(&traces);
     ran.since().assert_same_count(&traces);

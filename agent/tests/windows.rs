@@ -63,7 +63,7 @@ fn build() -> Result<Windows, String> {
         .args(CRATES.iter().flat_map(|name| ["--package", name]))
         .args(["--lib", "--test", "golden", "--test", "scenes"])
         .current_dir(root())
-        // What runs while it is built is there already.
+        // Procedural macros and build scripts are built there already.
         .env("CARGO_TARGET_DIR", place.parent().unwrap())
         .output()
         .map_err(|error| error.to_string())?;

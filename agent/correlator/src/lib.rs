@@ -69,5 +69,5 @@ pub use correlator::Correlator;
 pub use counters::{Counters, Evictions, Sizes};
 pub use finding::{ActivityEnded, Finding};
 pub use output::{EndedKind, EndedSpan, Output};
-pub use reorder::{Ordered, Reorder, WAIT_NS as REORDER_WAIT_NS};
+pub use reorder::{FEED_WAIT_NS, Ordered, Reorder};
 pub use snapshots::Snapshots;

@@ -129,7 +129,7 @@ impl Reorder {
     fn advance(&mut self) {
         let newest = self.newest.minus(self.window_ns);
         let reached = match self.feeds {
-            Some(feeds) if self.held.len() < WAITING_MAX => newest.min(feeds).max(newest.minus(WAIT_NS)),
+            Some(feeds) if self.held.len() < WAITING_MAX => newest.min(feeds).max(newest.minus(FEED_WAIT_NS)),
             _ => newest,
         };
         self.watermark = self.watermark.max(reached);
@@ -138,7 +138,7 @@ impl Reorder {
 
 /// How long a feed that is behind is waited for, beyond the window. On a node of two processors whose tasks waited 92 % of the time, a
 /// thread of an agent with the chart's request of a processor waited for up to 120 ms.
-pub const WAIT_NS: u64 = 1_000_000_000;
+pub const FEED_WAIT_NS: u64 = 1_000_000_000;
 /// Events held from which on no feed is waited for: 3 MB of them.
 const WAITING_MAX: usize = 32_768;
 /// Slots whose memory is kept when nothing is held: about what a busy node has within one window.
@@ -198,14 +198,14 @@ mod tests {
         reorder.wait_for(Some(Timestamp(0)));
         reorder.push(event(499));
         assert_eq!(late(&mut reorder), Some((499, true)));
-        reorder.push(event(511 + WAIT_NS + 10));
+        reorder.push(event(511 + FEED_WAIT_NS + 10));
         assert_eq!(late(&mut reorder), Some((511, false)));
         for _ in 0..WAITING_MAX {
-            reorder.push(event(511 + WAIT_NS + 21));
+            reorder.push(event(511 + FEED_WAIT_NS + 21));
         }
         assert_eq!(
             late(&mut reorder),
-            Some((511 + WAIT_NS + 10, false)),
+            Some((511 + FEED_WAIT_NS + 10, false)),
             "too many are held"
         );
     }

@@ -6,7 +6,7 @@ mod replayed;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandglass_correlator::REORDER_WAIT_NS;
+use sandglass_correlator::FEED_WAIT_NS;
 use sandglass_model::Timestamp;
 use sandglass_model::masking::{self, Arguments};
 use sandglass_model::recording::{Header, Holds};
@@ -80,8 +80,8 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
 
     let mut pipeline = Pipeline::new(
         settings::correlator_config(&config, &node, header.clock),
-        // What the agent waited for when it made the recording is not in it: here each feed is waited for as long as there.
-        config.correlation.reorder.as_nanos() + REORDER_WAIT_NS,
+        // A recording does not hold the watermarks of feeds, so each is waited for as long as an agent waits at most.
+        config.correlation.reorder.as_nanos() + FEED_WAIT_NS,
         health.clone(),
     );
     let mut recorder = match args.record.as_deref() {

@@ -78,8 +78,13 @@ impl Node {
         ];
         let _ = self.command("helm", COMMAND_SECONDS).args(uninstall).output();
         self.try_kubectl(&["delete", "namespace", "work", "--ignore-not-found", "--timeout=60s"]);
-        // Of the plain manifests.
-        if !self.agent_pods().is_empty() {
+        // What the plain manifests made, which Helm would not take over.
+        let ours = "--selector=app.kubernetes.io/part-of=sandglass";
+        let kinds = "all,configmaps,secrets,serviceaccounts";
+        if !self
+            .kubectl(&["get", kinds, "--namespace", NAMESPACE, ours, "--output=name"])
+            .is_empty()
+        {
             self.try_kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"]);
         }
         self.try_kubectl(&["delete", "pod", "--all", "--namespace=default", "--now"]);
