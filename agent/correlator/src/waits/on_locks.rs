@@ -1,7 +1,7 @@
 //! Events about locks in the room of waits: which sleeps were waits for a lock.
 //!
 //! Called by `correlator.rs`. A program that only tries again and again sleeps on a timer between two tries of the same file; those
-//! sleeps are waits for the lock. A thread that waits for a lock of the kernel sleeps, spins, and waits for a processor in between.
+//! sleeps are waits for the lock, also where their end was not seen. A thread that waits for a lock of the kernel sleeps, spins, and waits for a processor in between.
 //! Does not: follow a holder of another operation; what that one did meanwhile is in its own trace.
 
 use sandglass_model::locks::{FileLockTry, KernelLockWait};
@@ -38,7 +38,8 @@ impl Waits {
         }
     }
 
-    /// What a process slept on timers from one try to the next was a wait for the lock.
+    /// What a process slept on timers from one try to the next was a wait for the lock, and so was a poll whose end was not seen: the kernel
+    /// does not report a wake-up that interrupts the program for wake-ups (`probes/bpf/recursion.h`).
     fn polled(&mut self, tried: &FileLockTry, since: Timestamp, until: Timestamp) {
         let lock = Evidence {
             reason: TimeReason::FileLock,
@@ -46,13 +47,13 @@ impl Waits {
             by: tried.holder_name.clone(),
             confidence: None,
         };
-        let timers: Vec<bool> = self
-            .evidence
-            .iter()
-            .map(|evidence| evidence.reason == TimeReason::Timer)
-            .collect();
-        let is_timer = |wait: &Wait| {
-            wait.woken > wait.out && wait.woken <= until && timers.get(wait.evidence).copied().unwrap_or_default()
+        let is_pause = |evidence: &Evidence| {
+            evidence.reason == TimeReason::Timer
+                || (evidence.reason == TimeReason::Other && reasons::is_poll([evidence.what.as_str()]))
+        };
+        let pauses: Vec<bool> = self.evidence.iter().map(is_pause).collect();
+        let is_pause = |wait: &Wait| {
+            wait.woken > wait.out && wait.woken <= until && pauses.get(wait.evidence).copied().unwrap_or_default()
         };
         // Other threads of a daemon sleep for other requests.
         let is_daemon = self.daemons.has(tried.process);
@@ -66,8 +67,8 @@ impl Waits {
         let found: Vec<(ThreadId, usize)> = polls
             .flat_map(|(id, thread)| {
                 let first = thread.waits.partition_point(|wait| wait.out < since);
-                let timers = (first..thread.waits.len()).filter(|at| is_timer(&thread.waits[*at]));
-                timers.map(|at| (*id, at)).collect::<Vec<_>>()
+                let pauses = (first..thread.waits.len()).filter(|at| is_pause(&thread.waits[*at]));
+                pauses.map(|at| (*id, at)).collect::<Vec<_>>()
             })
             .collect();
         if found.is_empty() {

@@ -81,7 +81,8 @@ fn a_program_that_tries_again_and_again_waits_for_the_lock() {
     scene
         .at(221)
         .tried(command, 7, LockOutcome::Busy, (6, "iptables-resto"));
-    scene.at(321).woken(command, 221, SELECT, stranger("swapper", TIMER));
+    // The kernel did not report this wake-up.
+    scene.at(321).woken(command, 221, SELECT, stranger("", &[]));
     scene.at(322).tried(command, 7, LockOutcome::Taken, (0, ""));
     // Asleep for a reason of its own.
     scene.at(380).woken(command, 340, SELECT, stranger("swapper", TIMER));
