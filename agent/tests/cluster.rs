@@ -1,7 +1,9 @@
 //! The image and the chart as shipped, in a real Kubernetes: the agent's traces and metrics against API server, kubelet,
 //! containerd and Jaeger.
 //!
-//! `make test-cluster` starts the node and runs these one after the other; without a node each prints `SKIPPED`.
+//! `make test-cluster` starts the node and runs these one after the other; without a node each prints `SKIPPED`. Those that hold durations
+//! against other clocks come last, and wait until nothing else runs (`Node::wait_to_be_alone`). Tests run in the order of their paths, so that
+//! all stand in this file.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,
@@ -68,11 +70,228 @@ const ALL: [&str; 6] = ["exec", "stdio", "netns", "dns", "connect", "conntrack"]
 const LIMIT_KB: u64 = 96 << 10;
 const OTLP: &str = "--set=otlp.endpoint=http://127.0.0.1:4317";
 
+/// The plain manifests as they are in the tree, without a single change.
+#[test]
+fn a_the_plain_manifests_do_the_same() {
+    let test = "a_the_plain_manifests_do_the_same";
+    let Some(node) = Node::find(test) else { return };
+    let before = all_left(&node);
+    let file = root("deploy/manifests/linux.yaml");
+    let file = file.to_str().unwrap();
+    node.kubectl(&["apply", "--filename", file]);
+    node.kubectl(&[
+        "rollout",
+        "status",
+        "daemonset/sandglass",
+        "--namespace",
+        NAMESPACE,
+        "--timeout=180s",
+    ]);
+    assert_attached(&ALL);
+    assert_one_pod_is_traced(&node, "plain");
+    assert_removal(test, &node, || {
+        node.kubectl(&["delete", "--filename", file, "--wait"]);
+    });
+    assert_left(&node, &before);
+}
+
+/// Each capability taken away in turn: the agent reports what it lost, as the table in deploy/README.md lists it, and runs on.
+#[test]
+fn b_without_a_capability_the_agent_says_what_it_lost() {
+    let Some(node) = Node::find("b_without_a_capability_the_agent_says_what_it_lost") else {
+        return;
+    };
+    node.namespace();
+    let all = ["BPF", "PERFMON", "SYS_PTRACE", "NET_ADMIN"];
+    for taken in all {
+        let rest: Vec<&str> = all.into_iter().filter(|capability| *capability != taken).collect();
+        let set = format!("--set=linux.capabilities={{{}}}", rest.join(","));
+        match taken {
+            // Nothing can be observed: the agent ends with the reason.
+            "BPF" | "PERFMON" => {
+                node.install_without_waiting(&[ROOMY, &set]);
+                let (code, log) = wait_for(&format!("the end of an agent without {taken}"), 120, || ended(&node));
+                assert_eq!(code, 77, "without {taken}: {log}");
+                assert!(
+                    log.contains("hint: ") && log.contains("CAP_BPF and CAP_PERFMON"),
+                    "without {taken}: {log}"
+                );
+            }
+            "SYS_PTRACE" => {
+                node.install(&[ROOMY, &set]);
+                let lost = unattached("netns");
+                assert!(
+                    lost["consequence"]
+                        .as_str()
+                        .unwrap()
+                        .contains("begins with its first plugin"),
+                    "{lost}"
+                );
+                assert!(lost["hint"].as_str().unwrap().contains("CAP_SYS_PTRACE"), "{lost}");
+                assert!(
+                    node.agent_log().contains("begins with its first plugin"),
+                    "{}",
+                    node.agent_log()
+                );
+                assert_attached(&["exec"]);
+                let trace = one_trace(&node, "no-ptrace");
+                assert_eq!(trace["timeline"][1]["attributes"]["sandglass.netns_seen"], false);
+                assert_eq!(trace["identity"]["name"], "no-ptrace");
+            }
+            _ => {
+                node.install(&[ROOMY, &set]);
+                for probe in ["dns", "conntrack"] {
+                    let lost = unattached(probe);
+                    assert!(lost["hint"].as_str().unwrap().contains("CAP_NET_ADMIN"), "{lost}");
+                    assert!(
+                        node.agent_log().contains(lost["consequence"].as_str().unwrap()),
+                        "{}",
+                        node.agent_log()
+                    );
+                }
+                assert_attached(&["exec", "stdio", "netns", "connect"]);
+                assert_one_pod_is_traced(&node, "no-net-admin");
+            }
+        }
+        println!("without {taken}: as in the table");
+        node.uninstall();
+    }
+}
+
+/// With the CRI socket the agent knows pods that are older than itself, and labels. The judge of the workflow nodes.yml finds nothing wrong with it.
+#[test]
+fn c_with_the_cri_socket_older_pods_are_known() {
+    let test = "c_with_the_cri_socket_older_pods_are_known";
+    let Some(node) = Node::find(test) else { return };
+    node.namespace();
+    workloads::pod(&node, "default", "older", "pause", None);
+    let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
+    // Pods that send nothing are not waited for long.
+    let ready = "--set=config.traffic.ready_deadline=8s";
+    node.install(&[ROOMY, ready, "--set=linux.cri.enabled=true", &socket]);
+    wait_for("the older pod", 60, || {
+        let known = http(AGENT, "/api/v1/known");
+        if known.to_string().contains("\"older\"") {
+            Ok(())
+        } else {
+            Err(known.to_string())
+        }
+    });
+    judged::assert_judged(test, &node);
+    node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
+    node.uninstall();
+}
+
+/// A real Prometheus finds the agent by the pod's annotations, as it does without an operator.
+#[test]
+fn d_prometheus_finds_the_agent_by_its_annotations() {
+    let test = "d_prometheus_finds_the_agent_by_its_annotations";
+    let Some(node) = Node::find(test) else { return };
+    if !node.path("run/prometheus.pid").exists() {
+        eprintln!("SKIPPED {test}: prometheus is not installed");
+        return;
+    }
+    node.namespace();
+    node.install(&[ROOMY]);
+    node.find_targets();
+    workloads::pod(&node, "default", "scraped", "pause", None);
+    let value = |query: &str| -> Option<f64> {
+        let answer: Value =
+            serde_json::from_str(&try_http(PROMETHEUS, &format!("/api/v1/query?query={query}")).ok()?).ok()?;
+        answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+    };
+    for (query, least) in [
+        ("up%7Bjob=%22sandglass%22,node=%22n1%22%7D", 1.0),
+        (
+            "sum(sandglass_cni_operation_duration_seconds_count%7Boperation=%22ADD%22%7D)",
+            1.0,
+        ),
+    ] {
+        wait_for(query, 90, || match value(query) {
+            Some(found) if found >= least => Ok(()),
+            found => Err(format!("{found:?}")),
+        });
+    }
+    node.kubectl(&["delete", "pod", "scraped", "--namespace=default", "--now"]);
+    node.uninstall();
+}
+
+/// A slow plugin in the chain wakes the person on call, and panels, rules and alerts have their data.
+#[test]
+fn e_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
+    let test = "e_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data";
+    let Some(node) = Node::find(test) else { return };
+    node.namespace();
+    let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
+    // The node's networks keep their addresses there (`dataDir`).
+    let state = format!("--set=linux.cni.stateDir={}", node.path("ipam").display());
+    node.install(&[ROOMY, OTLP, "--set=linux.cri.enabled=true", &socket, &state]);
+    let Some(observed) = observed::Observed::start(test, &node) else {
+        node.uninstall();
+        return;
+    };
+    let namespace = "work";
+    node.kubectl(&["create", "namespace", namespace]);
+    observed.every_query_has_data(|| {
+        observed.slow_plugin_wakes(&node, namespace);
+        observed::Observed::long_add(&node, namespace);
+        observed.failing_del(&node, namespace);
+        for _ in 0..2 {
+            workloads::start_failing(&node, namespace, &["failing"]);
+            workloads::service(&node, namespace);
+            workloads::lookup(&node, namespace);
+            observed.silent_server(&node, namespace);
+            workloads::end_failing(&node, namespace, &["failing"]);
+            workloads::delete(
+                &node,
+                namespace,
+                &[
+                    "deployment/server",
+                    "service/server",
+                    "job/caller",
+                    "job/lookup",
+                    "job/stalled",
+                ],
+            );
+        }
+    });
+    node.kubectl(&["delete", "namespace", namespace]);
+    node.uninstall();
+}
+
+/// Pods beside the agent forge, hold connections and reach for its page: it is neither fooled nor silenced, and traces on. The
+/// agent is under the chart's own seccomp profile.
+#[test]
+fn f_a_pod_can_neither_forge_nor_silence_the_agent() {
+    let test = "f_a_pod_can_neither_forge_nor_silence_the_agent";
+    let Some(node) = Node::find(test) else { return };
+    node.namespace();
+    let confined = [
+        "--set=linux.seccompProfile.type=Localhost",
+        "--set=linux.seccompProfile.localhostProfile=sandglass.json",
+    ];
+    node.install(&[&[ROOMY][..], &confined].concat());
+    assert_attached(&ALL);
+    let before = node.agent_pod();
+    let namespace = "work";
+    node.kubectl(&["create", "namespace", namespace]);
+    attacks::assert_ports_are_guarded(&node, namespace);
+    attacks::start_flood(&node, namespace);
+    attacks::start_forgers(&node, namespace);
+    assert_one_pod_is_traced(&node, "honest");
+    attacks::assert_answers_until_the_floods_end(&node, namespace);
+    attacks::assert_refused(&attacks::end_forgers(test, &node, namespace));
+    attacks::assert_undisturbed(&node, &before);
+    node.kubectl(&["delete", "namespace", namespace]);
+    node.uninstall();
+}
+
 /// Install, rollout, `helm test`; every kind of workload, each sandbox one complete trace; upgrade, uninstall, nothing left.
 #[test]
-fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
-    let test = "a_the_chart_traces_every_sandbox_and_leaves_nothing";
+fn g_the_chart_traces_every_sandbox_and_leaves_nothing() {
+    let test = "g_the_chart_traces_every_sandbox_and_leaves_nothing";
     let Some(node) = Node::find(test) else { return };
+    node.wait_to_be_alone();
     let before = all_left(&node);
     node.namespace();
     node.install(&[ROOMY, OTLP]);
@@ -174,220 +393,14 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     assert_left(&node, &before);
 }
 
-/// The plain manifests as they are in the tree, without a single change.
 #[test]
-fn b_the_plain_manifests_do_the_same() {
-    let test = "b_the_plain_manifests_do_the_same";
-    let Some(node) = Node::find(test) else { return };
-    let before = all_left(&node);
-    let file = root("deploy/manifests/linux.yaml");
-    let file = file.to_str().unwrap();
-    node.kubectl(&["apply", "--filename", file]);
-    node.kubectl(&[
-        "rollout",
-        "status",
-        "daemonset/sandglass",
-        "--namespace",
-        NAMESPACE,
-        "--timeout=180s",
-    ]);
-    assert_attached(&ALL);
-    assert_one_pod_is_traced(&node, "plain");
-    assert_removal(test, &node, || {
-        node.kubectl(&["delete", "--filename", file, "--wait"]);
-    });
-    assert_left(&node, &before);
+fn h_a_trace_covers_what_containerd_does_for_a_pod() {
+    own_time::a_trace_covers_what_containerd_does("h_a_trace_covers_what_containerd_does_for_a_pod");
 }
 
-/// Each capability taken away in turn: the agent reports what it lost, as the table in deploy/README.md lists it, and runs on.
 #[test]
-fn c_without_a_capability_the_agent_says_what_it_lost() {
-    let Some(node) = Node::find("c_without_a_capability_the_agent_says_what_it_lost") else {
-        return;
-    };
-    node.namespace();
-    let all = ["BPF", "PERFMON", "SYS_PTRACE", "NET_ADMIN"];
-    for taken in all {
-        let rest: Vec<&str> = all.into_iter().filter(|capability| *capability != taken).collect();
-        let set = format!("--set=linux.capabilities={{{}}}", rest.join(","));
-        match taken {
-            // Nothing can be observed: the agent ends with the reason.
-            "BPF" | "PERFMON" => {
-                node.install_without_waiting(&[ROOMY, &set]);
-                let (code, log) = wait_for(&format!("the end of an agent without {taken}"), 120, || ended(&node));
-                assert_eq!(code, 77, "without {taken}: {log}");
-                assert!(
-                    log.contains("hint: ") && log.contains("CAP_BPF and CAP_PERFMON"),
-                    "without {taken}: {log}"
-                );
-            }
-            "SYS_PTRACE" => {
-                node.install(&[ROOMY, &set]);
-                let lost = unattached("netns");
-                assert!(
-                    lost["consequence"]
-                        .as_str()
-                        .unwrap()
-                        .contains("begins with its first plugin"),
-                    "{lost}"
-                );
-                assert!(lost["hint"].as_str().unwrap().contains("CAP_SYS_PTRACE"), "{lost}");
-                assert!(
-                    node.agent_log().contains("begins with its first plugin"),
-                    "{}",
-                    node.agent_log()
-                );
-                assert_attached(&["exec"]);
-                let trace = one_trace(&node, "no-ptrace");
-                assert_eq!(trace["timeline"][1]["attributes"]["sandglass.netns_seen"], false);
-                assert_eq!(trace["identity"]["name"], "no-ptrace");
-            }
-            _ => {
-                node.install(&[ROOMY, &set]);
-                for probe in ["dns", "conntrack"] {
-                    let lost = unattached(probe);
-                    assert!(lost["hint"].as_str().unwrap().contains("CAP_NET_ADMIN"), "{lost}");
-                    assert!(
-                        node.agent_log().contains(lost["consequence"].as_str().unwrap()),
-                        "{}",
-                        node.agent_log()
-                    );
-                }
-                assert_attached(&["exec", "stdio", "netns", "connect"]);
-                assert_one_pod_is_traced(&node, "no-net-admin");
-            }
-        }
-        println!("without {taken}: as in the table");
-        node.uninstall();
-    }
-}
-
-/// With the CRI socket the agent knows pods that are older than itself, and labels. The judge of the workflow nodes.yml finds nothing wrong with it.
-#[test]
-fn d_with_the_cri_socket_older_pods_are_known() {
-    let test = "d_with_the_cri_socket_older_pods_are_known";
-    let Some(node) = Node::find(test) else { return };
-    node.namespace();
-    workloads::pod(&node, "default", "older", "pause", None);
-    let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
-    // Pods that send nothing are not waited for long.
-    let ready = "--set=config.traffic.ready_deadline=8s";
-    node.install(&[ROOMY, ready, "--set=linux.cri.enabled=true", &socket]);
-    wait_for("the older pod", 60, || {
-        let known = http(AGENT, "/api/v1/known");
-        if known.to_string().contains("\"older\"") {
-            Ok(())
-        } else {
-            Err(known.to_string())
-        }
-    });
-    judged::assert_judged(test, &node);
-    node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
-    node.uninstall();
-}
-
-/// A real Prometheus finds the agent by the pod's annotations, as it does without an operator.
-#[test]
-fn e_prometheus_finds_the_agent_by_its_annotations() {
-    let test = "e_prometheus_finds_the_agent_by_its_annotations";
-    let Some(node) = Node::find(test) else { return };
-    if !node.path("run/prometheus.pid").exists() {
-        eprintln!("SKIPPED {test}: prometheus is not installed");
-        return;
-    }
-    node.namespace();
-    node.install(&[ROOMY]);
-    node.find_targets();
-    workloads::pod(&node, "default", "scraped", "pause", None);
-    let value = |query: &str| -> Option<f64> {
-        let answer: Value =
-            serde_json::from_str(&try_http(PROMETHEUS, &format!("/api/v1/query?query={query}")).ok()?).ok()?;
-        answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
-    };
-    for (query, least) in [
-        ("up%7Bjob=%22sandglass%22,node=%22n1%22%7D", 1.0),
-        (
-            "sum(sandglass_cni_operation_duration_seconds_count%7Boperation=%22ADD%22%7D)",
-            1.0,
-        ),
-    ] {
-        wait_for(query, 90, || match value(query) {
-            Some(found) if found >= least => Ok(()),
-            found => Err(format!("{found:?}")),
-        });
-    }
-    node.kubectl(&["delete", "pod", "scraped", "--namespace=default", "--now"]);
-    node.uninstall();
-}
-
-/// A slow plugin in the chain wakes the person on call, and panels, rules and alerts have their data.
-#[test]
-fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
-    let test = "f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data";
-    let Some(node) = Node::find(test) else { return };
-    node.namespace();
-    let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
-    // The node's networks keep their addresses there (`dataDir`).
-    let state = format!("--set=linux.cni.stateDir={}", node.path("ipam").display());
-    node.install(&[ROOMY, OTLP, "--set=linux.cri.enabled=true", &socket, &state]);
-    let Some(observed) = observed::Observed::start(test, &node) else {
-        node.uninstall();
-        return;
-    };
-    let namespace = "work";
-    node.kubectl(&["create", "namespace", namespace]);
-    observed.every_query_has_data(|| {
-        observed.slow_plugin_wakes(&node, namespace);
-        observed::Observed::long_add(&node, namespace);
-        observed.failing_del(&node, namespace);
-        for _ in 0..2 {
-            workloads::start_failing(&node, namespace, &["failing"]);
-            workloads::service(&node, namespace);
-            workloads::lookup(&node, namespace);
-            observed.silent_server(&node, namespace);
-            workloads::end_failing(&node, namespace, &["failing"]);
-            workloads::delete(
-                &node,
-                namespace,
-                &[
-                    "deployment/server",
-                    "service/server",
-                    "job/caller",
-                    "job/lookup",
-                    "job/stalled",
-                ],
-            );
-        }
-    });
-    node.kubectl(&["delete", "namespace", namespace]);
-    node.uninstall();
-}
-
-/// Pods beside the agent forge, hold connections and reach for its page: it is neither fooled nor silenced, and traces on. The
-/// agent is under the chart's own seccomp profile.
-#[test]
-fn g_a_pod_can_neither_forge_nor_silence_the_agent() {
-    let test = "g_a_pod_can_neither_forge_nor_silence_the_agent";
-    let Some(node) = Node::find(test) else { return };
-    node.namespace();
-    let confined = [
-        "--set=linux.seccompProfile.type=Localhost",
-        "--set=linux.seccompProfile.localhostProfile=sandglass.json",
-    ];
-    node.install(&[&[ROOMY][..], &confined].concat());
-    assert_attached(&ALL);
-    let before = node.agent_pod();
-    let namespace = "work";
-    node.kubectl(&["create", "namespace", namespace]);
-    attacks::assert_ports_are_guarded(&node, namespace);
-    attacks::start_flood(&node, namespace);
-    attacks::start_forgers(&node, namespace);
-    assert_one_pod_is_traced(&node, "honest");
-    attacks::assert_answers_until_the_floods_end(&node, namespace);
-    attacks::assert_refused(&attacks::end_forgers(test, &node, namespace));
-    attacks::assert_undisturbed(&node, &before);
-    node.kubectl(&["delete", "namespace", namespace]);
-    node.uninstall();
+fn i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel() {
+    crowd::the_run_queue_is_that_of_the_kernel("i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel");
 }
 
 /// The traces of the slow and the failing pod must name the culprit.

@@ -26,10 +26,10 @@ const SECOND: f64 = 1e9;
 /// A wait shorter than this makes no record (`sandglass.time.processor` in docs/reference.md), and is time on a processor there.
 const RECORDED_NS: u64 = 200_000;
 
-#[test]
-fn i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel() {
-    let test = "i_the_run_queue_of_95_pods_at_once_is_that_of_the_kernel";
+/// The test of this name.
+pub fn the_run_queue_is_that_of_the_kernel(test: &str) {
     let Some(node) = Node::find(test) else { return };
+    node.wait_to_be_alone();
     node.namespace();
     // All waits are recorded, and the ring has room for them, so that no part of the time is unknown.
     let all = ["--set=config.waits.after=0s", RING];

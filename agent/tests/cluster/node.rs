@@ -63,6 +63,23 @@ impl Node {
         Some(node)
     }
 
+    /// Waits for the end of what runs beside these tests: the process with the id `SANDGLASS_BESIDE`, if that is set. `.ci/run` has the fuzz
+    /// targets run beside tests that hold no durations against another clock.
+    pub fn wait_to_be_alone(&self) {
+        let Ok(pid) = std::env::var("SANDGLASS_BESIDE") else {
+            return;
+        };
+        let begin = Instant::now();
+        wait_for("the end of what runs beside these tests", 900, || {
+            // A process that has ended and is not waited for yet has no arguments (proc_pid_cmdline(5)).
+            match std::fs::read(format!("/proc/{pid}/cmdline")) {
+                Ok(arguments) if !arguments.is_empty() => Err(format!("{pid} runs")),
+                _ => Ok(()),
+            }
+        });
+        println!("alone after {:.0} s", begin.elapsed().as_secs_f64());
+    }
+
     /// Takes away what a test that failed left behind, so that the next one can succeed.
     fn clean(&self) {
         // Not there is as good.

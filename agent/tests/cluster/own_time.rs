@@ -36,10 +36,10 @@ pub const NAMES: [&str; 8] = [
 const PODS: u32 = 20;
 const MILLISECOND: u64 = 1_000_000;
 
-#[test]
-fn h_a_trace_covers_what_containerd_does_for_a_pod() {
-    let test = "h_a_trace_covers_what_containerd_does_for_a_pod";
+/// The test of this name.
+pub fn a_trace_covers_what_containerd_does(test: &str) {
     let Some(node) = Node::find(test) else { return };
+    node.wait_to_be_alone();
     node.namespace();
     if !install(test, &node, &[]) {
         return;
