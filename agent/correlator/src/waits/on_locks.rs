@@ -1,7 +1,8 @@
 //! Events about locks in the room of waits: which sleeps were waits for a lock.
 //!
 //! Called by `correlator.rs`. A program that only tries again and again sleeps on a timer between two tries of the same file; those
-//! sleeps are waits for the lock, also where their end was not seen. A thread that waits for a lock of the kernel sleeps, spins, and waits for a processor in between.
+//! sleeps are waits for the lock, also where their end was not seen. A thread that waits for a lock of the kernel sleeps, spins, and
+//! waits for a processor in between.
 //! Does not: follow a holder of another operation; what that one did meanwhile is in its own trace.
 
 use sandglass_model::locks::{FileLockTry, KernelLockWait};
@@ -38,7 +39,7 @@ impl Waits {
         }
     }
 
-    /// What a process slept on timers from one try to the next was a wait for the lock, and so was a poll whose end was not seen: the kernel
+    /// What a process slept on timers from one try to the next was a wait for the lock, and so was a poll that nothing explains: the kernel
     /// does not report a wake-up that interrupts the program for wake-ups (`probes/bpf/recursion.h`).
     fn polled(&mut self, tried: &FileLockTry, since: Timestamp, until: Timestamp) {
         let lock = Evidence {
