@@ -50,8 +50,10 @@ log=$(mktemp)
 runner=
 finish() {
     local status=$?
-    trap : INT TERM
+    # Who reads what this prints may have ended before: the node has to end all the same.
+    trap : INT TERM PIPE
     trap - EXIT
+    set +e
     if [ -n "$runner" ]; then
         kill "$runner" 2> /dev/null || true
         wait "$runner" 2> /dev/null || true
