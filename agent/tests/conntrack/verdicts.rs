@@ -462,7 +462,8 @@ fn causes(events: &[Event]) -> Vec<(String, Option<Cause>)> {
 }
 
 /// Fills the table; A and AAAA are queried at once, and a connection is tried. The limit is back shortly before the
-/// resolver asks again, and not before the agent has counted twice below it. Returns whether both had to wait for that.
+/// resolver asks again, and not before the agent has counted twice below it. Returns whether it has, and both had to wait for that:
+/// where the kernel threw out enough entries they wait for less, and nothing more is counted.
 fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16) -> bool {
     let counted = || {
         let counts = counts(&cluster.watch.events(), cluster.node.inode);
@@ -488,11 +489,12 @@ fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16)
         while counted() < earlier + 2 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
+        let stayed_full = counted() >= earlier + 2;
         drop(lowered);
         // Who had its answers does not listen.
         let _ = room.send(());
         let (queried_again, waited) = (asking.join().unwrap(), connecting.join().unwrap());
-        queried_again && waited
+        stayed_full && queried_again && waited
     })
 }
 
