@@ -26,7 +26,7 @@ const SECOND: f64 = 1e9;
 /// A wait shorter than this makes no record (`sandglass.time.processor` in docs/reference.md), and is time on a processor there.
 const RECORDED_NS: u64 = 200_000;
 
-/// The test of this name.
+/// The test of 95 pods at once, which has the name `test` in `cluster.rs`.
 pub fn the_run_queue_is_that_of_the_kernel(test: &str) {
     let Some(node) = Node::find(test) else { return };
     node.wait_to_be_alone();

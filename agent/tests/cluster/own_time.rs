@@ -36,7 +36,7 @@ pub const NAMES: [&str; 8] = [
 const PODS: u32 = 20;
 const MILLISECOND: u64 = 1_000_000;
 
-/// The test of this name.
+/// The test of pods made one at a time, which has the name `test` in `cluster.rs`.
 pub fn a_trace_covers_what_containerd_does(test: &str) {
     let Some(node) = Node::find(test) else { return };
     node.wait_to_be_alone();
