@@ -7,11 +7,13 @@ options for the test binaries. Builds with cargo first. Used by scripts/test.sh.
 A lane runs its binaries one after the other. The lane `machine` holds the tests that observe the whole node with probes of
 their own, or measure: two of them at once would see each other's processes. They wait most of their time, so the other lanes
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
-processor from what is being observed. One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over
+processor from what is being observed. Where the lane can have a cgroup of its own, the kernel counts there what its tests waited, and
+nothing else (SANDGLASS_TESTS_CGROUP; agent/lab/src/pressure.rs). One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over
 those of the other lanes, but for `machine`. A binary's output is printed when it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
 
+import atexit
 import json
 import os
 import subprocess
@@ -46,7 +48,7 @@ class Run:
 
     def __init__(self, package, name, command, folder):
         self.package, self.name, self.command, self.folder = package, name, command, folder
-        self.status = None
+        self.status = self.environment = None
         self.wall = self.cpu = 0.0
 
     def title(self):
@@ -56,7 +58,8 @@ class Run:
         begin = time.monotonic()
         with tempfile.TemporaryFile() as output:
             child = subprocess.Popen(
-                self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                self.command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT,
             )
             RUNNING[child.pid] = child
             _, status, usage = os.wait4(child.pid, 0)
@@ -124,6 +127,29 @@ def package_of(manifest):
     return os.path.basename(os.path.dirname(manifest))
 
 
+def own_cgroup():
+    """A new cgroup directly below the top of version 2, or None: without root, or where it is not mounted or not writable."""
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        tops = [fields[1] for fields in map(str.split, mounts) if fields[2] == "cgroup2"]
+    for top in tops[:1]:
+        directory = os.path.join(top, f"sandglass-tests-{os.getpid()}")
+        try:
+            os.mkdir(directory)
+        except OSError:
+            return None
+        if os.access(os.path.join(directory, "cpu.pressure"), os.R_OK):
+            return directory
+        os.rmdir(directory)
+    return None
+
+
+def leave(cgroup):
+    try:
+        os.rmdir(cgroup)
+    except OSError as error:
+        print(f"error: {cgroup} stays: {error}")
+
+
 def lane(*queues):
     for runs in queues:
         while True:
@@ -146,6 +172,13 @@ def main():
         is_serial = run.name in SERIAL and not any(option.startswith("--test-threads") for option in for_tests)
         run.command += [*names, "--show-output", *(["--test-threads=1"] if is_serial else []), *for_tests]
     machine = [run for run in runs if run.machine]
+    cgroup = own_cgroup() if machine else None
+    if cgroup:
+        atexit.register(leave, cgroup)
+        for run in machine:
+            # The shell enters it and becomes the test.
+            run.command = ["sh", "-c", 'echo $$ > "$SANDGLASS_TESTS_CGROUP/cgroup.procs" && exec "$@"', "sh", *run.command]
+            run.environment = {**os.environ, "SANDGLASS_TESTS_CGROUP": cgroup}
     guests = [run for run in runs if run.key in GUESTS]
     others = [run for run in runs if not run.machine and run.key not in GUESTS]
     for run in guests + others:

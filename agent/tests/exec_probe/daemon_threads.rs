@@ -55,7 +55,7 @@ fn file_locks(time: &TimeSpent) -> Vec<(&str, u64)> {
 }
 
 /// The wait in the daemon's log and ours agree within 2 % or 1 ms, unless tasks of this node waited for that long.
-fn agrees(test: &str, ours: u64, logged: u64, pressure: Pressure) {
+fn agrees(test: &str, ours: u64, logged: u64, pressure: &Pressure) {
     let (difference, tolerance) = (ours.abs_diff(logged), (logged / 50).max(1_000_000));
     eprintln!("{test}: {ours} ns, the daemon logged {logged} ns");
     let waited = pressure.ns_since();
@@ -85,7 +85,7 @@ fn the_lock_that_a_daemons_worker_waits_for_is_the_headline() {
     let now = trace.root().end.unwrap();
     eprintln!("{}", tree(trace, now));
     let (span, detail) = request(trace);
-    if !is_seen(TEST, detail, pressure) {
+    if !is_seen(TEST, detail, &pressure) {
         return;
     }
     assert_eq!(detail.threads, Some(ThreadsAttribution::OnlyRequest));
@@ -98,7 +98,7 @@ fn the_lock_that_a_daemons_worker_waits_for_is_the_headline() {
         unreachable!("{time:?}")
     };
     assert_eq!(what, path.display().to_string());
-    agrees(TEST, ns, logged, pressure);
+    agrees(TEST, ns, logged, &pressure);
     let wait = time
         .waits
         .iter()
@@ -178,7 +178,7 @@ fn eight_locks(
         let line = lines.iter().find(|line| line["id"] == sandbox.as_str()).unwrap();
         let trace = trace_of(&traces, &sandbox);
         let (span, detail) = request(trace);
-        if !is_seen(test, detail, pressure) {
+        if !is_seen(test, detail, &pressure) {
             continue;
         }
         let Some(threads) = detail.threads else {
@@ -206,7 +206,7 @@ fn eight_locks(
         }
         let own = path.display().to_string();
         assert!(locks.iter().all(|(what, _)| *what == own), "{number} {time:?}");
-        agrees(test, locks.iter().map(|(_, ns)| ns).sum(), logged, pressure);
+        agrees(test, locks.iter().map(|(_, ns)| ns).sum(), logged, &pressure);
     }
     eprintln!("{test}: {found:?}");
     (found, pressure)

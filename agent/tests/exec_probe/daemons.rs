@@ -164,7 +164,7 @@ pub fn request(trace: &Trace) -> (&Span, &DaemonDetail) {
 }
 
 /// Holds begin and end of a request against the daemon's log, unless tasks of this node waited for that long.
-fn check_times(test: &str, span: &Span, line: &Value, pressure: Pressure) {
+fn check_times(test: &str, span: &Span, line: &Value, pressure: &Pressure) {
     let waited = pressure.ns_since();
     let end = span.end.unwrap().0;
     for (what, seen, logged) in [
@@ -186,7 +186,7 @@ fn check_times(test: &str, span: &Span, line: &Value, pressure: Pressure) {
 
 /// The request was seen from its begin. On a node so busy that the agent could not attach its programs before, nothing can be held
 /// against it.
-pub fn is_seen(test: &str, detail: &DaemonDetail, pressure: Pressure) -> bool {
+pub fn is_seen(test: &str, detail: &DaemonDetail, pressure: &Pressure) -> bool {
     if detail.begin == RequestBegin::Sent {
         return true;
     }
@@ -238,12 +238,12 @@ fn a_request_lasts_as_long_as_the_daemon_logs() {
         let (span, detail) = request(trace);
         assert_eq!((&*detail.name, detail.pid), ("python3", daemon.child.id()));
         assert_eq!(detail.transport.as_str(), if unix { "unix" } else { "tcp" });
-        if !is_seen(TEST, detail, pressure) {
+        if !is_seen(TEST, detail, &pressure) {
             continue;
         }
         assert!(!detail.unanswered);
         let line = &daemon.logged(1)[0];
-        check_times(TEST, span, line, pressure);
+        check_times(TEST, span, line, &pressure);
         let below: Vec<&Span> = trace.spans.iter().filter(|child| child.process().is_some()).collect();
         let sleep = below
             .iter()
@@ -329,12 +329,12 @@ pub fn eight_requests(test: &str, watch: &Watch, daemon: &Daemon, name: &str, fo
             .find(|line| line["id"] == sandbox(number).as_str())
             .unwrap();
         let (span, detail) = request(trace);
-        if !is_seen(test, detail, pressure) {
+        if !is_seen(test, detail, &pressure) {
             continue;
         }
         commands.requests += 1;
         commands.told_by_wake_ups += usize::from(detail.threads == Some(ThreadsAttribution::WakeUps));
-        check_times(test, span, line, pressure);
+        check_times(test, span, line, &pressure);
         let pids: Vec<u64> = line["pids"]
             .as_array()
             .unwrap()
@@ -434,7 +434,7 @@ fn a_plugin_that_waited_for_a_daemon_is_known_as_a_shim() {
         let line = &daemon.logged(number + 1)[number];
         // Where the programs were attached late, the begin is theirs and no clock's.
         if detail.begin != RequestBegin::Followed {
-            check_times(TEST, span, line, pressure);
+            check_times(TEST, span, line, &pressure);
         }
     }
     eprintln!("{TEST}: {begins:?}");
@@ -484,7 +484,7 @@ fn what_an_untrusted_daemon_runs_is_not_followed() {
             let trace = trace_of(&traces, &sandbox);
             let (_, detail) = request(trace);
             assert_eq!(&*detail.name, "python3");
-            if is_seen(TEST, detail, pressure) {
+            if is_seen(TEST, detail, &pressure) {
                 assert_eq!(sleeps(trace), usize::from(kind == "container"), "{sandbox}");
             }
         }

@@ -107,7 +107,7 @@ fn a_lease_is_a_request_to_the_daemon() {
     );
     assert_eq!(registry::name(longest.0), "daemon dhcp");
     assert_eq!(longest.1.pid, daemon.0.id());
-    is_seen(TEST, longest.1, pressure);
+    is_seen(TEST, longest.1, &pressure);
     assert!(!longest.1.unanswered);
     // It is what the plugin waited for: a Go program's begin and end are some milliseconds.
     let (request, whole) = (longest.0.duration_ns(longest.0.start), plugin.duration_ns(plugin.start));

@@ -64,7 +64,7 @@ fn waits_of(time: &TimeSpent, reason: TimeReason) -> Vec<&WaitGroup> {
 }
 
 /// Two figures agree within 2 %, or 0.2 ms. On a machine where tasks waited for longer than the difference, nothing is judged.
-fn agree(what: &str, ours: u64, theirs: u64, pressure: Pressure) {
+fn agree(what: &str, ours: u64, theirs: u64, pressure: &Pressure) {
     let (difference, tolerance) = (ours.abs_diff(theirs), (theirs / 50).max(200_000));
     eprintln!("{what}: {ours} ns, the kernel's own events {theirs} ns");
     if difference > tolerance && difference <= pressure.ns_since() {
@@ -216,14 +216,14 @@ fn iptables_waits_for_its_lock_and_says_who_has_it() {
             &format!("{test}::file_lock"),
             ours,
             taken.at.since(blocked.at),
-            pressure,
+            &pressure,
         );
         let reported = tries(&events, &path)
             .into_iter()
             .find(|(_, tried)| tried.thread == tid)
             .unwrap()
             .0;
-        agree(&format!("{test}::blocked_at"), reported.0, blocked.at.0, pressure);
+        agree(&format!("{test}::blocked_at"), reported.0, blocked.at.0, &pressure);
     }
     let other = trace_of(events, "nft");
     let plugin = time_of(&other, "plugin nft");
@@ -384,7 +384,7 @@ fn the_rtnl_has_a_holder() {
     }
     eprintln!("{total} waits, {ours} ns in those that the kernel's own events have");
     assert!(total > 0);
-    agree(&format!("{test}::contention"), ours, same, pressure);
+    agree(&format!("{test}::contention"), ours, same, &pressure);
     assert!(ours > 0, "no wait is in tracefs: {theirs:?}");
 }
 

@@ -179,7 +179,7 @@ fn what_multus_daemon_runs_lies_below_its_shims_request() {
         (&*daemon.name, daemon.pid, daemon.transport.as_str()),
         ("multus-daemon", pid, "unix")
     );
-    if !is_seen(test, daemon, pressure) {
+    if !is_seen(test, daemon, &pressure) {
         return;
     }
     let attributed = delegate

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sandglass_lab::pressure;
+
 use super::mounts;
 use super::programs::SEARCH;
 
@@ -51,7 +53,7 @@ impl Site {
     /// Name of the rig's cgroup in every hierarchy.
     pub(super) fn cgroup(&self) -> String {
         let id = self.dir.file_name().map(|name| name.to_string_lossy().into_owned());
-        format!("sandglass-demo-{}", id.unwrap_or_default())
+        format!("{}{}", pressure::NODES, id.unwrap_or_default())
     }
 
     /// Where the rig's cgroups are or would be, version 2 first.
