@@ -55,7 +55,7 @@ async fn every_scenario_is_traced_completely() {
 async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trace>>, Vec<CallRecord>)> {
     let node = Node::with(test, options).await?;
     let lists = node.lists();
-    let mut config = node.config();
+    let mut config = node.config_for_traffic();
     config.cni.conf_dir = Some(lists.path().to_owned());
     let mut agent = Agent::of(&node, &config, test).await?;
     let mut records = Vec::new();

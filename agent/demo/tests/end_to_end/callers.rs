@@ -188,7 +188,7 @@ impl Place {
 
     fn config(&self) -> Config {
         let mut config = Config::default();
-        config.traffic.ready_deadline = rig::READY_DEADLINE;
+        config.traffic.ready_deadline = rig::SILENT_DEADLINE;
         config.cri.endpoint = "none".to_owned();
         config.cni.conf_dir = Some(self.networks());
         config.cni.bin_dirs = vec![self.plugins.clone()];

@@ -56,7 +56,7 @@ async fn traced_as_completely(test: &str, options: RigOptions, runtime: &str) {
         return;
     };
     let lists = node.lists();
-    let mut config = node.config();
+    let mut config = node.config_for_traffic();
     config.cni.conf_dir = Some(lists.path().to_owned());
     let Some(mut agent) = Agent::of(&node, &config, test).await else {
         return;

@@ -61,7 +61,7 @@ pub async fn older_sandbox(test: &str, options: RigOptions, pod: Pod) {
 
 /// An agent with its metrics; the closed traces.
 async fn start(node: &Node, test: &str) -> Option<(App, mpsc::Receiver<Arc<Trace>>)> {
-    let mut config = node.config();
+    let mut config = node.config_for_traffic();
     config.http.address = SocketAddr::from(([127, 0, 0, 1], 0));
     let (sender, closed) = mpsc::channel();
     let options = app::StartOptions {

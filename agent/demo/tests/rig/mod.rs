@@ -81,8 +81,15 @@ impl Node {
         scenarios::make(&self.cri, &self.rig, pods).await
     }
 
-    /// Configuration of an agent for this node. No page: ports are scarce, and the test `page` does.
+    /// Configuration of an agent for this node, whose pods send nothing. No page: ports are scarce, and the test `page` does.
     pub fn config(&self) -> Config {
+        let mut config = self.config_for_traffic();
+        config.traffic.ready_deadline = SILENT_DEADLINE;
+        config
+    }
+
+    /// The same where pods' programs send.
+    pub fn config_for_traffic(&self) -> Config {
         let mut config = Config::default();
         config.traffic.ready_deadline = READY_DEADLINE;
         config.cri.endpoint = format!("unix://{}", self.rig.cri_socket().display());
@@ -135,7 +142,9 @@ impl Node {
 
 /// How long an agent waits for a sandbox's first traffic: longer than the lookup takes of which a query is dropped. One that sends
 /// nothing delays its trace by as much.
-pub const READY_DEADLINE: Period = Period::from_secs(8);
+const READY_DEADLINE: Period = Period::from_secs(8);
+/// The same where nothing is sent: longer than the runtime takes to answer with a pod's labels, also on a busy machine.
+pub const SILENT_DEADLINE: Period = Period::from_secs(3);
 
 /// Where a test's events are recorded: `RECORD_INTO=DIR cargo test --test end_to_end` makes the golden recordings anew.
 pub fn recording(test: &str) -> Option<PathBuf> {
