@@ -371,23 +371,41 @@ fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
         stall_once(&cluster, &neighbour, limit, *number)
     });
     let name = full_name(suffered.expect("a lookup and a connection that wait, in ten tries"));
-    let start = cluster
-        .watch
-        .wait("the answers, the connection and the counters after them", |events| {
-            let seen = events.iter().filter(|event| is_about(event, &name));
-            let seen: Vec<Timestamp> = seen.map(|event| event.at).collect();
+    let seen = |events: &[Event]| -> Vec<Timestamp> {
+        let about = events.iter().filter(|event| is_about(event, &name));
+        about.map(|event| event.at).collect()
+    };
+    let counted = |events: &[Event]| -> Vec<Timestamp> {
+        let counted = events.iter().filter(
+            |event| matches!(&event.body, Body::ConntrackCounted(counts) if counts.netns == cluster.node.inode),
+        );
+        counted.map(|event| event.at).collect()
+    };
+    // By another probe, whose thread may be the later one.
+    let connected = |events: &[Event]| -> Vec<Timestamp> {
+        let connected = events
+            .iter()
+            .filter(|event| matches!(&event.body, Body::ConnectSeen(connect) if connect.step == Step::Established));
+        connected.map(|event| event.at).collect()
+    };
+    let start = cluster.watch.wait_showing(
+        "the answers, the connection and the counters after them",
+        |events| {
+            let seen = seen(events);
             let (first, last) = (*seen.first()?, *seen.last()?);
-            let counted = events.iter().any(|event| match &event.body {
-                Body::ConntrackCounted(counts) => counts.netns == cluster.node.inode && event.at > last,
-                _ => false,
-            });
-            // By another probe, whose thread may be the later one.
-            let connected = events.iter().any(|event| match &event.body {
-                Body::ConnectSeen(connect) => connect.step == Step::Established && event.at > first,
-                _ => false,
-            });
-            (seen.len() >= 5 && counted && connected).then_some(first)
-        });
+            let is_after = |times: &[Timestamp], at| times.iter().any(|time| *time > at);
+            let holds = seen.len() >= 5 && is_after(&counted(events), last) && is_after(&connected(events), first);
+            holds.then_some(first)
+        },
+        |events| {
+            format!(
+                "messages at {:?}, connections at {:?}, counters at {:?}",
+                seen(events),
+                connected(events),
+                counted(events)
+            )
+        },
+    );
     let of_pod = |address: SocketAddr| address.ip().to_string() == "10.77.1.1";
     let mut events = story(&cluster, |body| match body {
         Body::FlowSeen(flow) => of_pod(flow.source),
