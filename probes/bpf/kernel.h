@@ -197,7 +197,7 @@ struct sched_entity {
 };
 
 struct sched_info {
-	unsigned long long run_delay;
+	unsigned long long run_delay, last_arrival;
 };
 
 // Before Linux 5.14.

@@ -413,17 +413,46 @@ always_inline struct WakeRecord *begin_wake(struct task_struct *task, struct sle
 	return record;
 }
 
-// A thread runs whose wake-up was not seen: it came before on_waking was attached, or the kernel did not report it. Who woke it is not
-// known; that it slept until about now is.
-always_inline void put_unseen_wake(struct task_struct *task, struct sleep *sleep, uint64_t now, struct daemon *daemon)
+// A thread runs, or has run since `woken`, whose wake-up was not seen: it came before on_waking was attached, or the kernel did not report
+// it. Who woke it is not known; that it slept until about then is. What it slept in is known unless it `has_run`.
+always_inline void put_unseen_wake(struct task_struct *task, struct sleep *sleep, uint64_t woken, int has_run,
+				   struct daemon *daemon)
 {
-	struct WakeRecord *record = begin_wake(task, sleep, sleep->out_ns, now, sleep->flags, daemon);
+	struct WakeRecord *record = begin_wake(task, sleep, sleep->out_ns, woken, sleep->flags, daemon);
 	if (!record)
 		return;
+	if (has_run)
+		record->stack_len = 0;
 	record->waker_pid = record->waker_tid = record->waker_stack_len = 0;
 	record->waker_start_ns = record->waker_begin_ns = record->waker_cgroup_id = 0;
 	__builtin_memset(record->waker_comm, 0, sizeof(record->waker_comm));
 	emit_wait(&record->header, sizeof(*record));
+}
+
+// Since when a thread runs of which no switch to it was reported: after `out`, and for at least as long as it was on a processor, without
+// interrupts (kernel/sched/stats.h, sched_info_arrive).
+always_inline uint64_t arrived(struct task_struct *task, uint64_t out, uint64_t ran_ns, uint64_t now)
+{
+	uint32_t zero = 0;
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	unsigned long long arrival = 0;
+	if (attachment && attachment->since_ns && FIELD_EXISTS(task->sched_info.last_arrival))
+		READ_TYPED(arrival, task->sched_info.last_arrival);
+	if (arrival)
+		arrival += attachment->clock_offset_ns;
+	return arrival > out && arrival < now - ran_ns ? arrival : now - ran_ns;
+}
+
+// A thread runs, or has run since `ran_at`: its sleep or its wait for a processor is over.
+always_inline void put_turn(struct task_struct *task, struct sleep *sleep, uint64_t ran_at, int has_run, struct daemon *daemon)
+{
+	// __schedule() takes a thread off its run queue before it reports the switch. A wake-up by another processor in between finds the
+	// entry of the time before, and the thread is runnable from the switch on.
+	if (!sleep->runnable_ns && sleep->early_wake_ns)
+		sleep->runnable_ns = sleep->out_ns;
+	else if (!sleep->runnable_ns && !sleep->runs)
+		put_unseen_wake(task, sleep, ran_at, has_run, daemon);
+	put_run(task, sleep, ran_at, daemon);
 }
 
 always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now, struct daemon *daemon)
@@ -433,10 +462,10 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now,
 	struct sleep *before = sleep_of(prev, tid, daemon);
 	if (before) {
 		sleep.early_wake_ns = before->early_wake_ns;
-		// Some kernels do not report every switch from the idle task (seen on 6.18 without preemption, also in the kernel's own trace): the
-		// thread ran although it was not seen to. It has run since for as long as it was on a processor meanwhile.
+		// Some kernels do not report every switch, nor every wake-up by an interrupt (seen on 6.18 without preemption, the switches also in
+		// the kernel's own trace): the thread ran although it was not seen to.
 		if (!before->runs && !(before->flags & WAIT_RECOVERED))
-			put_run(prev, before, now - (sleep.ran_ns - before->ran_ns), daemon);
+			put_turn(prev, before, arrived(prev, before->out_ns, sleep.ran_ns - before->ran_ns, now), 1, daemon);
 	}
 	if (state & TASK_DEAD) {
 		bpf_map_delete_elem(&sleeps, &tid);
@@ -477,15 +506,9 @@ always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *
 		put_run(next, &created, now, daemon);
 		return;
 	}
-	// __schedule() takes a thread off its run queue before it reports the switch. A wake-up by another processor in between finds the
-	// entry of the time before, and the thread is runnable from the switch on.
-	if (!sleep->runnable_ns && sleep->early_wake_ns)
-		sleep->runnable_ns = sleep->out_ns;
-	else if (!sleep->runnable_ns && !sleep->runs)
-		put_unseen_wake(next, sleep, now, daemon);
+	put_turn(next, sleep, now, 0, daemon);
 	sleep->early_wake_ns = 0;
 	sleep->runs = 1;
-	put_run(next, sleep, now, daemon);
 }
 
 // It has not left the processor: no sleep that nobody saw begin.

@@ -39,8 +39,8 @@ impl Waits {
         }
     }
 
-    /// What a process slept on timers from one try to the next was a wait for the lock, and so was a poll that nothing explains: the kernel
-    /// does not report a wake-up that interrupts the program for wake-ups (`probes/bpf/recursion.h`).
+    /// What a process slept on timers from one try to the next was a wait for the lock, and so was a sleep or a poll that nothing explains: the
+    /// kernel does not report a wake-up that interrupts the program for wake-ups (`probes/bpf/recursion.h`), nor every switch.
     fn polled(&mut self, tried: &FileLockTry, since: Timestamp, until: Timestamp) {
         let lock = Evidence {
             reason: TimeReason::FileLock,
@@ -49,7 +49,7 @@ impl Waits {
             confidence: None,
         };
         let is_pause = |evidence: &Evidence| {
-            evidence.reason == TimeReason::Timer
+            matches!(evidence.reason, TimeReason::Timer | TimeReason::Unknown)
                 || (evidence.reason == TimeReason::Other && reasons::is_poll([evidence.what.as_str()]))
         };
         let pauses: Vec<bool> = self.evidence.iter().map(is_pause).collect();

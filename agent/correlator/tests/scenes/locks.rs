@@ -69,6 +69,25 @@ fn longest(trace: &Trace, name: &str) -> WaitGroup {
     time_of(trace, name).expect("a time").waits[0].clone()
 }
 
+/// The kernel reported neither the wake-up nor that the thread ran again.
+#[test]
+fn a_pause_whose_end_was_not_seen_is_a_wait_for_the_lock_between_two_tries_only() {
+    let (mut scene, plugin) = begun();
+    let command = scene.at(110).command(plugin, "/usr/sbin/iptables", &["-w", "5"]);
+    scene.at(120).tried(command, 7, LockOutcome::Busy, (5, "kube-proxy"));
+    scene.at(220).woken(command, 120, &[], stranger("", &[]));
+    scene.at(220).tried(command, 7, LockOutcome::Taken, (0, ""));
+    scene.at(300).woken(command, 240, &[], stranger("", &[]));
+    scene.at(310).exit(command, 0);
+    scene.at(320).exit(plugin, 0);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    assert_eq!(
+        parts(&played.closed[0], "command iptables"),
+        [("processor", 40), ("file_lock", 100), ("unknown", 60)]
+    );
+}
+
 /// iptables before 1.8.9 with a limit (`-w 5`) tries the lock, sleeps in select(2), and tries again; its last sleep has no try behind it.
 #[test]
 fn a_program_that_tries_again_and_again_waits_for_the_lock() {
