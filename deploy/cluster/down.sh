@@ -7,28 +7,38 @@ dir=$(cd "$2" && pwd)
 cd "$dir" || exit 1
 export PATH=$bin:$PATH:/usr/sbin:/sbin KUBECONFIG=$dir/admin.kubeconfig
 
+# stop NAME..: all at once.
 stop() {
+    local name
+    for name in "$@"; do
+        stop_one "$name" &
+    done
+    wait
+}
+stop_one() {
     local pid
     pid=$(cat "run/$1.pid" 2> /dev/null) || return 0
     # A pid may belong to another process since.
-    grep -qa "$1" "/proc/$pid/cmdline" 2> /dev/null || return 0
+    runs "$1" "$pid" || return 0
     kill "$pid"
     for _ in $(seq 50); do
-        kill -0 "$pid" 2> /dev/null || return 0
         sleep 0.1
+        runs "$1" "$pid" || return 0
     done
     kill -9 "$pid"
 }
+# One that has ended and is not waited for yet has no arguments (proc_pid_cmdline(5)).
+runs() { grep -qa "$1" "/proc/$2/cmdline" 2> /dev/null; }
 
 tasks() { timeout 20 ctr -a "$dir/run/containerd.sock" -n k8s.io "$@" 2> /dev/null; }
 
 if [ -f admin.kubeconfig ]; then
     timeout 45 kubectl delete daemonset,deployment,job,pod --all --all-namespaces --grace-period=1 --timeout=30s > /dev/null 2>&1
 fi
+stop prometheus kube-scheduler kube-controller-manager kubelet coredns kube-proxy
 # The API server goes before etcd, or it hangs.
-for name in prometheus kube-scheduler kube-controller-manager kubelet coredns kube-apiserver etcd kube-proxy; do
-    stop $name
-done
+stop kube-apiserver
+stop etcd
 timeout 30 kube-proxy --cleanup --config kube-proxy.yaml > /dev/null 2>&1
 # Where a plugin refuses a DEL, sandboxes and their network namespaces stay.
 namespaces=$(for container in $(tasks containers ls -q); do
@@ -41,8 +51,7 @@ for namespace in $namespaces; do
     umount "$namespace" 2> /dev/null
     rm -f "$namespace"
 done
-stop containerd
-stop jaeger
+stop containerd jaeger
 grep -F "$dir/" /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r umount 2> /dev/null
 # Chains of kubelet and kube-proxy, which neither takes away itself.
 remove_chains() {
