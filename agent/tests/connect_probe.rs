@@ -56,13 +56,12 @@ impl Pair {
         let watch = Watch::start(test, &client, options)?;
         let status = watch.probe("connect");
         assert!(status.attached, "{status:?}");
-        let ends = format!("oldstate == {TCP_SYN_SENT}");
         Some(Pair {
             test: test.to_owned(),
             client,
             server,
             watch,
-            ends_in_init: Tracefs::of_init(test, "sock/inet_sock_set_state", &ends),
+            ends_in_init: Tracefs::connects_of_init(test),
         })
     }
 
@@ -112,10 +111,7 @@ impl Pair {
 
     /// How many ends of connections to `port` interrupted process 1.
     fn ends_in_init(&self, port: u16) -> usize {
-        let lines = self.ends_in_init.iter().flat_map(Tracefs::lines);
-        lines
-            .filter(|line| line.field("dport") == Some(&*port.to_string()))
-            .count()
+        self.ends_in_init.as_ref().map_or(0, |ends| ends.connects_to(port))
     }
 
     /// How much a probe has lost.
@@ -582,5 +578,3 @@ const DROPPED: usize = 20_000;
 const REFUSED: usize = 10_000;
 /// No other test connects to it.
 const REFUSED_PORT: u16 = 4777;
-/// include/net/tcp_states.h
-const TCP_SYN_SENT: u32 = 2;

@@ -14,6 +14,9 @@ mod lab;
 mod limit;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../lab/tracefs.rs"]
+mod tracefs;
 mod verdicts;
 mod witness;
 

@@ -107,6 +107,18 @@ impl Tracefs {
         })
     }
 
+    /// The same for the ends of connects, successful or not.
+    pub fn connects_of_init(test: &str) -> Option<Tracefs> {
+        let ended = format!("oldstate == {TCP_SYN_SENT}");
+        Tracefs::of_init(test, "sock/inet_sock_set_state", &ended)
+    }
+
+    /// How many connects to `port` ended in the time of process 1.
+    pub fn connects_to(&self, port: u16) -> usize {
+        let to_port = |line: &Line| line.field("dport") == Some(&*port.to_string());
+        self.lines().into_iter().filter(to_port).count()
+    }
+
     fn begin(test: &str, events: &[&str], prepare: impl Fn(&Tracefs) -> Option<()>) -> Option<Tracefs> {
         let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let mut mounts = mounts.map(Path::new).into_iter();
@@ -177,6 +189,9 @@ impl Drop for Tracefs {
         let _ = fs::remove_dir(&self.instance);
     }
 }
+
+/// include/net/tcp_states.h.
+const TCP_SYN_SENT: u32 = 2;
 
 /// `   ip-4711    [001] .....   559.826863: contention_end: 00000000fc0093d8 (ret=0)`
 fn parse(line: &str) -> Option<Line> {
