@@ -14,6 +14,7 @@ Exits with 0 where every binary did. Does not: count or repeat tests, or hide an
 """
 
 import atexit
+import glob
 import json
 import os
 import subprocess
@@ -132,6 +133,10 @@ def own_cgroup():
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         tops = [fields[1] for fields in map(str.split, mounts) if fields[2] == "cgroup2"]
     for top in tops[:1]:
+        for left in glob.glob(os.path.join(top, "sandglass-tests-*")):
+            # Of a run that was killed.
+            if not os.path.exists(f"/proc/{left.rsplit('-', 1)[1]}"):
+                leave(left)
         directory = os.path.join(top, f"sandglass-tests-{os.getpid()}")
         try:
             os.mkdir(directory)

@@ -177,7 +177,7 @@ impl Health {
             "events_lost": self.lost, "Records lost on the kernel side, per probe";
             "etw_events_lost": self.etw_lost, "Events that ETW lost before the agent could read them, per session (Windows)";
             "events_limited": self.limited, "Records left out on purpose because their owner has too many, per probe";
-            "events_late": self.late, "Events that came after the reorder window had passed them";
+            "events_late": self.late, "Events that came after the reorder window, and the second that it waits for a probe that is behind, had passed them";
             "events_orphan": self.orphan, "Events whose owner was not found";
         }
         register! { registry,

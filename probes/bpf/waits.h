@@ -462,8 +462,8 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now,
 	struct sleep *before = sleep_of(prev, tid, daemon);
 	if (before) {
 		sleep.early_wake_ns = before->early_wake_ns;
-		// Some kernels do not report every switch, nor every wake-up by an interrupt (seen on 6.18 without preemption, the switches also in
-		// the kernel's own trace): the thread ran although it was not seen to.
+		// Some kernels do not report every switch, also not in their own trace (seen on 6.18 without preemption), and some run no program in
+		// the time of process 1, nor in interrupts of it (agent/tests/lab/tracefs.rs): the thread ran although it was not seen to.
 		if (!before->runs && !(before->flags & WAIT_RECOVERED))
 			put_turn(prev, before, arrived(prev, before->out_ns, sleep.ran_ns - before->ran_ns, now), 1, daemon);
 	}
