@@ -9,7 +9,8 @@ their own, or measure: two of them at once would see each other's processes. The
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
 processor from what is being observed. Where the lane can have a cgroup of its own, the kernel counts there what its tests waited, and
 nothing else (SANDGLASS_TESTS_CGROUP; agent/lab/src/pressure.rs). One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over
-those of the other lanes, but for `machine`. A binary's output is printed when it ends, so that no two mix.
+those of the other lanes, but for `machine`. When that one alone has something left, the file SANDGLASS_QUIET is made, if that names one:
+`.ci/run` has others wait for it. A binary's output is printed when it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
 
@@ -31,6 +32,8 @@ MACHINE = {
 }
 # Of these, one test at a time: each watches how threads wait, which is what the others beside it make them do.
 SERIAL = {"exec_probe"}
+# The variable with the name of a file.
+QUIET = "SANDGLASS_QUIET"
 # Tests that mostly wait for QEMU. They are the longest lane.
 GUESTS = {"guests", "kernels"}
 # Started first: the longest of the others, so that none of them is left alone at the end.
@@ -200,8 +203,13 @@ def main():
     for thread in lanes:
         thread.start()
     try:
-        for thread in lanes:
+        # The first one is of the machine, and mostly waits.
+        for thread in lanes[1:]:
             thread.join()
+        if QUIET in os.environ:
+            with open(os.environ[QUIET], "w", encoding="utf-8"):
+                pass
+        lanes[0].join()
     except KeyboardInterrupt:
         for child in list(RUNNING.values()):
             child.terminate()
