@@ -14,6 +14,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use namespaces::{Namespace, Watch, steps};
@@ -391,8 +392,15 @@ fn without_a_free_port_it_fails_otherwise() {
     });
 }
 
+/// Waits for the turn of a test that makes thousands of events: each source sees those of all tests, and what it loses is nobody's.
+fn flooding() -> MutexGuard<'static, ()> {
+    static FLOODS: Mutex<()> = Mutex::new(());
+    FLOODS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_burst_is_reported_whole() {
+    let _turn = flooding();
     let Some(pair) = Pair::start("a_burst_is_reported_whole") else {
         return;
     };
@@ -422,6 +430,7 @@ fn a_burst_is_reported_whole() {
 /// on that processor, is reported all the same.
 #[test]
 fn failures_in_interrupts_are_reported_while_others_connect() {
+    let _turn = flooding();
     const TEST: &str = "failures_in_interrupts_are_reported_while_others_connect";
     if !has_two_processors(TEST) {
         return;
@@ -467,6 +476,7 @@ fn failures_in_interrupts_are_reported_while_others_connect() {
 /// As above, of dropped packets.
 #[test]
 fn drops_in_interrupts_are_counted_while_others_are_dropped() {
+    let _turn = flooding();
     const TEST: &str = "drops_in_interrupts_are_counted_while_others_are_dropped";
     if !has_two_processors(TEST) {
         return;
