@@ -52,7 +52,7 @@ class Run:
 
     def __init__(self, package, name, command, folder):
         self.package, self.name, self.command, self.folder = package, name, command, folder
-        self.status = self.environment = None
+        self.status = None
         self.wall = self.cpu = 0.0
 
     def title(self):
@@ -62,8 +62,7 @@ class Run:
         begin = time.monotonic()
         with tempfile.TemporaryFile() as output:
             child = subprocess.Popen(
-                self.command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT,
+                self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
             RUNNING[child.pid] = child
             _, status, usage = os.wait4(child.pid, 0)
@@ -185,8 +184,8 @@ def main():
         atexit.register(leave, cgroup)
         for run in machine:
             # The shell enters it and becomes the test.
-            run.command = ["sh", "-c", 'echo $$ > "$SANDGLASS_TESTS_CGROUP/cgroup.procs" && exec "$@"', "sh", *run.command]
-            run.environment = {**os.environ, "SANDGLASS_TESTS_CGROUP": cgroup}
+            enter = 'echo $$ > "$0/cgroup.procs" && exec env SANDGLASS_TESTS_CGROUP="$0" "$@"'
+            run.command = ["sh", "-c", enter, cgroup, *run.command]
     guests = [run for run in runs if run.key in GUESTS]
     others = [run for run in runs if not run.machine and run.key not in GUESTS]
     for run in guests + others:
@@ -203,7 +202,7 @@ def main():
     for thread in lanes:
         thread.start()
     try:
-        # The first one is of the machine, and mostly waits.
+        # The first one runs the tests that observe the node.
         for thread in lanes[1:]:
             thread.join()
         if QUIET in os.environ:

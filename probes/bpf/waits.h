@@ -431,7 +431,7 @@ always_inline void put_unseen_wake(struct task_struct *task, struct sleep *sleep
 
 // Since when a thread runs of which no switch to it was reported: after `out`, and for at least as long as it was on a processor, without
 // interrupts (kernel/sched/stats.h, sched_info_arrive).
-always_inline uint64_t arrived(struct task_struct *task, uint64_t out, uint64_t ran_ns, uint64_t now)
+always_inline uint64_t arrival_of(struct task_struct *task, uint64_t out, uint64_t ran_ns, uint64_t now)
 {
 	uint32_t zero = 0;
 	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
@@ -444,7 +444,7 @@ always_inline uint64_t arrived(struct task_struct *task, uint64_t out, uint64_t 
 }
 
 // A thread runs, or has run since `ran_at`: its sleep or its wait for a processor is over.
-always_inline void put_turn(struct task_struct *task, struct sleep *sleep, uint64_t ran_at, int has_run, struct daemon *daemon)
+always_inline void put_wait_end(struct task_struct *task, struct sleep *sleep, uint64_t ran_at, int has_run, struct daemon *daemon)
 {
 	// __schedule() takes a thread off its run queue before it reports the switch. A wake-up by another processor in between finds the
 	// entry of the time before, and the thread is runnable from the switch on.
@@ -465,7 +465,7 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now,
 		// Some kernels do not report every switch, also not in their own trace (seen on 6.18 without preemption), and some run no program in
 		// the time of process 1, nor in interrupts of it (agent/tests/lab/tracefs.rs): the thread ran although it was not seen to.
 		if (!before->runs && !(before->flags & WAIT_RECOVERED))
-			put_turn(prev, before, arrived(prev, before->out_ns, sleep.ran_ns - before->ran_ns, now), 1, daemon);
+			put_wait_end(prev, before, arrival_of(prev, before->out_ns, sleep.ran_ns - before->ran_ns, now), 1, daemon);
 	}
 	if (state & TASK_DEAD) {
 		bpf_map_delete_elem(&sleeps, &tid);
@@ -506,7 +506,7 @@ always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *
 		put_run(next, &created, now, daemon);
 		return;
 	}
-	put_turn(next, sleep, now, 0, daemon);
+	put_wait_end(next, sleep, now, 0, daemon);
 	sleep->early_wake_ns = 0;
 	sleep->runs = 1;
 }

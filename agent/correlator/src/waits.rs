@@ -211,10 +211,6 @@ impl Waits {
         let stack: Vec<&str> = wake.stack.iter().collect();
         let woke: Vec<&str> = waker.stack.iter().collect();
         let mut classified = reasons::classify(&stack, &woke);
-        if stack.is_empty() && classified.reason == TimeReason::Other {
-            // It slept, and neither what in nor who woke it was seen.
-            classified.reason = TimeReason::Unknown;
-        }
         let root = |key: &ProcessKey| self.processes.get(key).map(|process| process.root);
         let follows = match (root(&wake.times.process), root(&waker.process)) {
             (Some(sleeper), Some(waker)) => !is_interrupt && locks::may_follow(classified.reason, sleeper, waker),

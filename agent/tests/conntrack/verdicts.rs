@@ -376,22 +376,20 @@ fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
         stall_once(&cluster, &neighbour, limit, *number)
     });
     let name = full_name(suffered.expect("a lookup and a connection that wait, in ten tries"));
-    let seen = |events: &[Event]| -> Vec<Timestamp> {
-        let about = events.iter().filter(|event| is_about(event, &name));
-        about.map(|event| event.at).collect()
-    };
-    let counted = |events: &[Event]| -> Vec<Timestamp> {
-        let counted = events.iter().filter(
-            |event| matches!(&event.body, Body::ConntrackCounted(counts) if counts.netns == cluster.node.inode),
-        );
-        counted.map(|event| event.at).collect()
+    let seen = |events: &[Event]| times(events, |event| is_about(event, &name));
+    let counted = |events: &[Event]| {
+        let node = cluster.node.inode;
+        times(
+            events,
+            |event| matches!(&event.body, Body::ConntrackCounted(counts) if counts.netns == node),
+        )
     };
     // By another probe, whose thread may be the later one.
-    let connected = |events: &[Event]| -> Vec<Timestamp> {
-        let connected = events
-            .iter()
-            .filter(|event| matches!(&event.body, Body::ConnectSeen(connect) if connect.step == Step::Established));
-        connected.map(|event| event.at).collect()
+    let connected = |events: &[Event]| {
+        times(
+            events,
+            |event| matches!(&event.body, Body::ConnectSeen(connect) if connect.step == Step::Established),
+        )
     };
     let is_whole = |events: &[Event]| {
         let seen = seen(events);
@@ -468,6 +466,15 @@ fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
 
 fn full_name(number: u16) -> String {
     format!("full{number}.test")
+}
+
+/// When those events happened that are so, in the order in which they came.
+fn times(events: &[Event], is_so: impl Fn(&Event) -> bool) -> Vec<Timestamp> {
+    events
+        .iter()
+        .filter(|event| is_so(event))
+        .map(|event| event.at)
+        .collect()
 }
 
 fn is_about(event: &Event, name: &str) -> bool {

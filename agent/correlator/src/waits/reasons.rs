@@ -330,9 +330,12 @@ pub(crate) fn classify<'f>(stack: &[&'f str], waker: &[&'f str]) -> Classified {
         Some(found) => found,
         None if polls => by_waker(waker).unwrap_or((TimeReason::Other, "", innermost)),
         // A mutex leaves no function of its own in the stack: the one that released it shows that it was one.
-        None => released(waker).map_or((TimeReason::Other, "", innermost), |lock| {
-            (TimeReason::KernelLock, lock, innermost)
-        }),
+        None => match released(waker) {
+            Some(lock) => (TimeReason::KernelLock, lock, innermost),
+            // That it slept is all that is known.
+            None if stack.is_empty() => (TimeReason::Unknown, "", innermost),
+            None => (TimeReason::Other, "", innermost),
+        },
     };
     Classified {
         reason,
@@ -483,7 +486,7 @@ mod tests {
         ] {
             assert_eq!(reason(stack, waker), expected, "{stack}");
         }
-        assert_eq!(classify(&[], &[]).reason, TimeReason::Other);
+        assert_eq!(classify(&[], &[]).reason, TimeReason::Unknown);
     }
 
     #[test]
