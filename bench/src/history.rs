@@ -256,6 +256,8 @@ impl History {
             header: header(KIND_EXEC, process, at),
             parent_start_ns: parent.start_ns,
             cgroup_id: 4_321,
+            processor_ns: 300_000,
+            run_delay_ns: 20_000,
             parent_pid: parent.pid,
             netns: 4_026_531_840,
             role,

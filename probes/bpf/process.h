@@ -44,6 +44,23 @@ always_inline struct scratch *scratch(void)
 	return bpf_map_lookup_elem(&scratches, &zero);
 }
 
+// What the scheduler has counted of a thread since its creation: time on a processor, until its last tick if it is on one now.
+always_inline uint64_t processor_time_of(struct task_struct *task)
+{
+	uint64_t time = 0;
+	READ_TYPED(time, task->se.sum_exec_runtime);
+	return time;
+}
+
+// The same for the time in which it was runnable and waited for a processor.
+always_inline uint64_t run_delay_of(struct task_struct *task)
+{
+	unsigned long long delay = 0;
+	if (FIELD_EXISTS(task->sched_info.run_delay))
+		READ_TYPED(delay, task->sched_info.run_delay);
+	return delay;
+}
+
 always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct task_struct *leader)
 {
 	int pid = 0;

@@ -316,13 +316,6 @@ always_inline void learn_attachment(struct task_struct *prev)
 	attachment->since_ns = now;
 }
 
-always_inline uint64_t processor_time_of(struct task_struct *task)
-{
-	uint64_t time = 0;
-	READ_TYPED(time, task->se.sum_exec_runtime);
-	return time;
-}
-
 always_inline void put_times(struct ThreadTimes *times, struct task_struct *task)
 {
 	int tid = 0;
@@ -330,10 +323,7 @@ always_inline void put_times(struct ThreadTimes *times, struct task_struct *task
 	times->tid = tid;
 	READ_TYPED(times->begin_ns, task->start_boottime);
 	times->processor_ns = processor_time_of(task);
-	unsigned long long delay = 0;
-	if (FIELD_EXISTS(task->sched_info.run_delay))
-		READ_TYPED(delay, task->sched_info.run_delay);
-	times->run_delay_ns = delay;
+	times->run_delay_ns = run_delay_of(task);
 }
 
 always_inline uint32_t tgid_of(struct task_struct *task)
@@ -350,8 +340,8 @@ always_inline uint32_t tid_of(struct task_struct *task)
 	return tid;
 }
 
-// Emits the wait for a processor that ended at `ran_at`, if it was long enough.
-always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64_t ran_at, struct daemon *daemon)
+// Emits the wait for a processor that ended at `ran_at`, if it was long enough. If the thread `has_run` since, the kernel has counted it.
+always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64_t ran_at, int has_run, struct daemon *daemon)
 {
 	if (!sleep->runnable_ns || ran_at < sleep->runnable_ns + WAIT_MIN_NS || !has_room(daemon))
 		return;
@@ -366,6 +356,9 @@ always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64
 	put_times(&record.times, task);
 	// As it was when the thread left the processor: it may have run since, see on_out().
 	record.times.processor_ns = sleep->ran_ns;
+	uint64_t waited = ran_at - sleep->runnable_ns;
+	if (has_run)
+		record.times.run_delay_ns = record.times.run_delay_ns > waited ? record.times.run_delay_ns - waited : 0;
 	emit_wait(&record.header, sizeof(record));
 }
 
@@ -452,7 +445,7 @@ always_inline void put_wait_end(struct task_struct *task, struct sleep *sleep, u
 		sleep->runnable_ns = sleep->out_ns;
 	else if (!sleep->runnable_ns && !sleep->runs)
 		put_unseen_wake(task, sleep, ran_at, has_run, daemon);
-	put_run(task, sleep, ran_at, daemon);
+	put_run(task, sleep, ran_at, has_run, daemon);
 }
 
 always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now, struct daemon *daemon)
@@ -503,7 +496,7 @@ always_inline void on_in(struct task_struct *next, uint64_t now, struct daemon *
 		if (processor_time_of(next))
 			return;
 		READ_TYPED(created.runnable_ns, next->start_boottime);
-		put_run(next, &created, now, daemon);
+		put_run(next, &created, now, 0, daemon);
 		return;
 	}
 	put_wait_end(next, sleep, now, 0, daemon);

@@ -130,7 +130,7 @@ unsafe impl Record for SandboxResponseRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 4 + 8 * 4);
-const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
+const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 4 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<Calibration>() == 8 * 5 + 4 * 2);

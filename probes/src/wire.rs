@@ -159,6 +159,10 @@ pub struct ExecRecord {
     pub parent_start_ns: u64,
     /// Id of the cgroup (v2): the inode number of its directory.
     pub cgroup_id: u64,
+    /// Time on a processor that the scheduler had counted of the thread since its creation, nanoseconds, up to its last tick.
+    pub processor_ns: u64,
+    /// Time for which it was runnable and waited for a processor since then, nanoseconds; 0 where the kernel does not count it.
+    pub run_delay_ns: u64,
     /// Process id of the parent.
     pub parent_pid: u32,
     /// Inode number of the network namespace.

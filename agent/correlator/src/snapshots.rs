@@ -89,6 +89,7 @@ mod tests {
             env: env.into_iter().collect(),
             cgroup: String::new(),
             netns: 0,
+            counted: None,
             running: false,
         }))
     }

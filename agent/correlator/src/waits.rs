@@ -44,7 +44,7 @@ use crate::waits::detection::Detections;
 use crate::waits::evidence::Evidence;
 use crate::waits::known::Known;
 use crate::waits::locks::Locks;
-use crate::waits::path::{CountedAs, SchedulerCount, Segment, State, Thread, ThreadId, Wait, path_of_process};
+use crate::waits::path::{CountedAs, CountedAt, Segment, State, Thread, ThreadId, Wait, path_of_process};
 use crate::waits::runtimes::Runtimes;
 use crate::waits::seen::Seen;
 use crate::waits::threads::Threads;
@@ -161,7 +161,7 @@ impl Waits {
             self.threads.thread(fork.parent, thread.id, thread.begin);
             thread.id
         });
-        self.add_process(at, fork.process, process, Some(forker));
+        self.add_process(at, fork.process, process, Some(forker), CountedAt::creation(at));
     }
 
     /// A process executed an image. If its parent is not known, a runtime executed this one, as a plugin or as a step, or a daemon
@@ -195,7 +195,8 @@ impl Waits {
             ended: false,
         };
         let forker = process.parent.map(|parent| parent.pid);
-        self.add_process(at, exec.process, process, forker);
+        let counted = CountedAt::exec(at, exec.counted);
+        self.add_process(at, exec.process, process, forker, counted);
     }
 
     /// A thread that slept was woken.
@@ -277,7 +278,7 @@ impl Waits {
             waker: cause,
             evidence,
             throttled_ns: 0,
-            counted: Some(SchedulerCount::of(&wake.times)),
+            counted: Some(wake.times.counted()),
             goroutine: wake.goroutine,
         };
         if let Some(threads) = self.threads_of(process) {
@@ -523,7 +524,14 @@ fn show(shown: &mut Vec<(Timestamp, Timestamp, WaitDetail)>, segment: Segment, d
 
 impl Waits {
     /// Enters a process and its first thread. Above the bound, times are unknown from now on.
-    fn add_process(&mut self, at: Timestamp, key: ProcessKey, process: Process, parent: Option<ThreadId>) {
+    fn add_process(
+        &mut self,
+        at: Timestamp,
+        key: ProcessKey,
+        process: Process,
+        parent: Option<ThreadId>,
+        first_count: CountedAt,
+    ) {
         if self.processes.contains_key(&key) {
             return;
         }
@@ -535,7 +543,7 @@ impl Waits {
         let thread = Thread {
             process: key,
             begin: at,
-            counted_from: at,
+            first_count,
             parent,
             waits: Vec::new(),
             ended: None,

@@ -20,7 +20,8 @@ use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Fl
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
 use crate::waits::{
-    LockBlocked, RuntimeTimes, TentativeSeen, ThreadKey, ThreadRun, ThreadTimes, ThreadWake, ThreadsSeen,
+    LockBlocked, RuntimeTimes, SchedulerCount, TentativeSeen, ThreadKey, ThreadRun, ThreadTimes, ThreadWake,
+    ThreadsSeen,
 };
 use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, SiloStep};
 
@@ -207,6 +208,9 @@ pub struct Exec {
     /// Inode number of the network namespace the process runs in; 0 when not known.
     #[serde(default)]
     pub netns: u64,
+    /// What the scheduler had counted of its thread since it was created; `None` where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<SchedulerCount>,
     /// Found running when the agent started, read from `/proc`: `at` is the start of the process to 10 ms, and what it
     /// did before is not known.
     #[serde(default, skip_serializing_if = "is_false")]

@@ -153,6 +153,7 @@ mod tests {
                 env: [("CNI_COMMAND", "ADD")].into_iter().collect(),
                 cgroup: String::new(),
                 netns: 4_026_531_840,
+                counted: None,
                 running: false,
             })),
         ] {

@@ -28,6 +28,16 @@ pub struct ThreadKey {
     pub begin: Timestamp,
 }
 
+/// What the scheduler has counted of a thread since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedulerCount {
+    /// Nanoseconds on a processor. Of a thread that runs, up to its last tick (kernel/sched/fair.c, `update_curr`).
+    pub processor_ns: u64,
+    /// Nanoseconds for which it was runnable and waited for a processor; 0 where the kernel does not count it
+    /// (CONFIG_SCHED_INFO).
+    pub run_delay_ns: u64,
+}
+
 /// A thread, and what the scheduler has counted of it since it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTimes {
@@ -43,6 +53,17 @@ pub struct ThreadTimes {
     /// (CONFIG_SCHED_INFO).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub run_delay_ns: u64,
+}
+
+impl ThreadTimes {
+    /// What the scheduler has counted of the thread.
+    #[must_use]
+    pub fn counted(&self) -> SchedulerCount {
+        SchedulerCount {
+            processor_ns: self.processor_ns,
+            run_delay_ns: self.run_delay_ns,
+        }
+    }
 }
 
 /// A thread that slept is woken.

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use sandglass_model::daemons::Goroutine;
-use sandglass_model::waits::ThreadTimes;
+use sandglass_model::waits::{SchedulerCount, ThreadTimes};
 use sandglass_model::{ProcessKey, Timestamp};
 
 /// A thread's id in the initial pid namespace. Unique among the threads of an open trace, within which ids are hardly
@@ -26,8 +26,8 @@ pub(crate) struct Thread {
     pub(crate) process: ProcessKey,
     /// When it was created, as far as known; of a process that a runtime executed, its exec.
     pub(crate) begin: Timestamp,
-    /// Since when the scheduler has counted it, by its records: its creation.
-    pub(crate) counted_from: Timestamp,
+    /// Before its first wait: at its creation, or at the exec of a process that a runtime executed.
+    pub(crate) first_count: CountedAt,
     /// The thread that created it.
     pub(crate) parent: Option<ThreadId>,
     /// In order of time, without overlap.
@@ -57,20 +57,33 @@ pub(crate) struct Wait {
     pub(crate) goroutine: Option<Goroutine>,
 }
 
-/// What the scheduler has counted of a thread since it was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SchedulerCount {
-    /// On a processor.
-    pub(crate) processor_ns: u64,
-    /// Runnable and without a processor; 0 where the kernel does not count it.
-    pub(crate) run_delay_ns: u64,
+/// What the scheduler had counted of a thread at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountedAt {
+    /// When.
+    pub(crate) at: Timestamp,
+    /// The counts; `None` where no record has them.
+    pub(crate) count: Option<SchedulerCount>,
+    /// The thread ran: its time on a processor is counted up to the last tick (kernel/sched/fair.c, `update_curr`), its waits are exact.
+    pub(crate) is_running: bool,
 }
 
-impl SchedulerCount {
-    pub(crate) fn of(times: &ThreadTimes) -> SchedulerCount {
-        SchedulerCount {
-            processor_ns: times.processor_ns,
-            run_delay_ns: times.run_delay_ns,
+impl CountedAt {
+    /// A thread is created.
+    pub(crate) fn creation(at: Timestamp) -> CountedAt {
+        CountedAt {
+            at,
+            count: Some(SchedulerCount::default()),
+            is_running: false,
+        }
+    }
+
+    /// A process executes an image; without counts it is as if it were created then.
+    pub(crate) fn exec(at: Timestamp, count: Option<SchedulerCount>) -> CountedAt {
+        CountedAt {
+            is_running: count.is_some(),
+            count: count.or(Some(SchedulerCount::default())),
+            at,
         }
     }
 }
@@ -204,11 +217,14 @@ impl Walk<'_> {
             let before = known.waits.partition_point(|wait| wait.out < at);
             let next = known.waits.get(before);
             let Some(wait) = before.checked_sub(1).map(|index| known.waits[index]) else {
-                let since = known.counted_from.min(known.begin);
-                at = self.ran((since, Some(SchedulerCount::default())), next, floor, at, current);
+                let first = CountedAt {
+                    at: known.first_count.at.min(known.begin),
+                    ..known.first_count
+                };
+                at = self.ran(first, next, floor, at, current);
                 continue;
             };
-            at = self.ran((wait.ran, wait.counted_after()), next, floor, at, current);
+            at = self.ran(wait.counted_after(), next, floor, at, current);
             at = self.runnable(&wait, floor, at, current);
             if at > floor {
                 let begin = wait.out.max(floor);
@@ -228,14 +244,15 @@ impl Walk<'_> {
     /// processor where waits would have been recorded.
     fn ran(
         &mut self,
-        (since, counted): (Timestamp, Option<SchedulerCount>),
+        before: CountedAt,
         next: Option<&Wait>,
         floor: Timestamp,
         at: Timestamp,
         thread: ThreadId,
     ) -> Timestamp {
+        let since = before.at;
         let begin = since.max(floor);
-        let divided = next.and_then(|next| Some((next, divide(next, since, counted?)?)));
+        let divided = next.and_then(|next| Some((next, divide(next, before)?)));
         let Some((next, divided)) = divided else {
             return self.stop_at(begin, at, thread, State::Running);
         };
@@ -300,14 +317,17 @@ impl Walk<'_> {
     }
 }
 
-/// Nanoseconds from `since` until a wait for which the thread was on a processor by the scheduler's counts, for which it waited for one, and
+/// Nanoseconds from `before` until a wait for which the thread was on a processor by the scheduler's counts, for which it waited for one, and
 /// of which no record says why it did neither. `None` where there is no count.
-fn divide(next: &Wait, since: Timestamp, before: SchedulerCount) -> Option<[u64; 3]> {
-    let after = next.counted?;
-    let between = next.out.since(since);
-    let on_processor = after.processor_ns.saturating_sub(before.processor_ns).min(between);
-    let queued = after.run_delay_ns.saturating_sub(before.run_delay_ns);
-    let queued = queued.min(between - on_processor);
+fn divide(next: &Wait, before: CountedAt) -> Option<[u64; 3]> {
+    let (first, last) = (before.count?, next.counted?);
+    let between = next.out.since(before.at);
+    let queued = last.run_delay_ns.saturating_sub(first.run_delay_ns).min(between);
+    let on_processor = last.processor_ns.saturating_sub(first.processor_ns).min(between);
+    let (on_processor, queued) = match before.is_running {
+        true => (on_processor.min(between - queued), queued),
+        false => (on_processor, queued.min(between - on_processor)),
+    };
     Some([on_processor, queued, between - on_processor - queued])
 }
 
@@ -321,18 +341,23 @@ impl Wait {
             waker: None,
             evidence: 0,
             throttled_ns,
-            counted: Some(SchedulerCount::of(times)),
+            counted: Some(times.counted()),
             goroutine: None,
         }
     }
 
     /// The counts when the thread ran again. The scheduler adds a wait for a processor to its count when the thread gets one
     /// (kernel/sched/stats.h, `sched_info_arrive`), behind the tracepoint of the switch.
-    fn counted_after(&self) -> Option<SchedulerCount> {
-        self.counted.map(|counted| SchedulerCount {
+    fn counted_after(&self) -> CountedAt {
+        let count = self.counted.map(|counted| SchedulerCount {
             run_delay_ns: counted.run_delay_ns.saturating_add(self.ran.since(self.woken)),
             ..counted
-        })
+        });
+        CountedAt {
+            at: self.ran,
+            count,
+            is_running: false,
+        }
     }
 }
 
@@ -344,7 +369,7 @@ mod tests {
         Thread {
             process: ProcessKey { pid, start_ticks: 1 },
             begin: Timestamp(begin),
-            counted_from: Timestamp(begin),
+            first_count: CountedAt::creation(Timestamp(begin)),
             parent,
             waits: waits.to_vec(),
             ended: None,
@@ -487,6 +512,32 @@ mod tests {
         }
     }
 
+    /// A process that waited for a processor for 30 ms between its fork and its exec, and for 10 of 50 ms since: the counts at its exec say so,
+    /// and are up to a tick behind for the time on a processor.
+    #[test]
+    fn counts_at_an_exec_leave_out_what_was_before_it() {
+        let ms = |ms: u64| ms * 1_000_000;
+        let counted = |processor, delay| SchedulerCount {
+            processor_ns: ms(processor),
+            run_delay_ns: ms(delay),
+        };
+        let first = Wait {
+            counted: Some(counted(42, 40)),
+            ..wait(ms(82), ms(90), ms(90), None)
+        };
+        let mut thread = thread(1, ms(32), None, &[first]);
+        // Created at 0 and executed at 32 ms, it had run for 2 ms.
+        for processor in [2, 0] {
+            thread.first_count = CountedAt::exec(Timestamp(ms(32)), Some(counted(processor, 30)));
+            let found = path(&BTreeMap::from([(1, thread.clone())]), 1, ms(32), ms(82));
+            let expected = [
+                (ms(32), ms(42), 1, State::Counted(CountedAs::RunQueue)),
+                (ms(42), ms(82), 1, State::Counted(CountedAs::Processor)),
+            ];
+            assert_eq!(found, expected, "{processor}");
+        }
+    }
+
     /// The child was created while another thread already slept for it: before that, the path is with its creator.
     #[test]
     fn before_its_begin_a_thread_is_followed_at_its_creator() {
@@ -577,7 +628,11 @@ mod tests {
                 }
                 let parent = (random(2) > 0).then(|| 1 + random(u64::from(count)) as u32);
                 let mut new = thread(id, begin, parent, &waits);
-                new.counted_from = Timestamp(random(400) * unit);
+                let first = (random(2) > 0).then(|| SchedulerCount {
+                    processor_ns: random(200) * unit,
+                    run_delay_ns: random(100) * unit,
+                });
+                new.first_count = CountedAt::exec(Timestamp(random(400) * unit), first);
                 threads.insert(id, new);
             }
             let from = random(500) * unit;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use sandglass_model::waits::ThreadTimes;
 use sandglass_model::{ProcessKey, Timestamp};
 
-use crate::waits::path::{Thread, ThreadId, Wait};
+use crate::waits::path::{CountedAt, Thread, ThreadId, Wait};
 
 /// Threads by id.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Threads {
             let thread = Thread {
                 process,
                 begin,
-                counted_from: begin,
+                first_count: CountedAt::creation(begin),
                 parent: first,
                 waits: Vec::new(),
                 ended: None,
@@ -110,7 +110,10 @@ impl Threads {
         let Some(thread) = self.thread(times.process, times.thread, times.begin) else {
             return;
         };
-        thread.counted_from = times.begin;
+        // What a process did between its fork and its exec is in the counts at its exec.
+        if !thread.first_count.is_running {
+            thread.first_count.at = times.begin;
+        }
         let index = thread.waits.partition_point(|known| known.out < wait.ran);
         let before = index.checked_sub(1).and_then(|index| thread.waits.get(index));
         let after = before.map_or(Timestamp(0), |before| before.ran);

@@ -129,6 +129,7 @@ pub fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], 
         env: env.iter().copied().collect(),
         cgroup: String::new(),
         netns: 0,
+        counted: None,
         running: false,
     }))
 }

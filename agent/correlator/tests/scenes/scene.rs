@@ -185,6 +185,7 @@ impl Scene {
             env: env.iter().cloned().collect(),
             cgroup: String::new(),
             netns: 1,
+            counted: None,
             running: false,
         }
     }

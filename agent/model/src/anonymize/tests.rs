@@ -43,6 +43,7 @@ fn exec() -> Exec {
             UUID.replace('-', "_")
         ),
         netns: 7,
+        counted: None,
         running: false,
     }
 }

@@ -248,6 +248,7 @@ fn exec(args: &[&str], env: &[(&str, &str)]) -> Exec {
         env: env.iter().copied().collect(),
         cgroup: String::new(),
         netns: 0,
+        counted: None,
         running: false,
     }
 }

@@ -5,7 +5,7 @@
 //! Does not: look up a cgroup's path, or leave out processes of runtimes (the feed does).
 
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, NetlinkRemark};
-use sandglass_model::waits::ThreadKey;
+use sandglass_model::waits::{SchedulerCount, ThreadKey};
 use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::cri::{
@@ -213,6 +213,10 @@ fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
         env: kept_environment(env),
         cgroup: String::new(),
         netns: u64::from(record.netns),
+        counted: Some(SchedulerCount {
+            processor_ns: record.processor_ns,
+            run_delay_ns: record.run_delay_ns,
+        }),
         running: false,
     })
 }

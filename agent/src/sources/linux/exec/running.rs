@@ -235,6 +235,7 @@ fn describe(process: &Process) -> Option<Event> {
         env: kept_environment(&environ),
         cgroup: cgroups::own_path(&cgroup).unwrap_or_default(),
         netns: fs::metadata(format!("/proc/{pid}/ns/net")).map_or(0, |netns| netns.ino()),
+        counted: None,
         running: true,
     };
     Some(Event {

@@ -136,6 +136,7 @@ mod tests {
             env: TextPairs::default(),
             cgroup: String::new(),
             netns: 0,
+            counted: None,
             running: false,
         }
     }

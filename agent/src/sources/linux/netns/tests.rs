@@ -25,6 +25,7 @@ fn plugin(command: &str, sandbox: &str, path: &str) -> Exec {
         env: env.into_iter().collect(),
         cgroup: String::new(),
         netns: 0,
+        counted: None,
         running: false,
     }
 }

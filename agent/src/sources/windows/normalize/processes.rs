@@ -92,6 +92,7 @@ impl ProcessTable {
             env: Default::default(),
             cgroup: String::new(),
             netns: 0,
+            counted: None,
             running: event.opcode == RUNDOWN_START,
         }))
     }

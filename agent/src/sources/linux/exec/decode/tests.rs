@@ -20,6 +20,8 @@ fn exec_bytes(path: &[u8], args: &[u8], env: &[u8], flags: u32) -> Vec<u8> {
         header: header(KIND_EXEC),
         parent_start_ns: 990_000_000,
         cgroup_id: 77,
+        processor_ns: 300_000,
+        run_delay_ns: 20_000,
         parent_pid: 41,
         netns: 4_026_531_840,
         role: ROLE_TRACKED,
@@ -90,6 +92,11 @@ fn exec_fields_come_through() {
     assert_eq!(exec.args, ["a", "", "b\\xc3(", "cut"]);
     assert!(exec.args_truncated && exec.env.is_empty() && exec.cgroup.is_empty() && !exec.running);
     assert_eq!(exec.netns, 4_026_531_840);
+    let counted = SchedulerCount {
+        processor_ns: 300_000,
+        run_delay_ns: 20_000,
+    };
+    assert_eq!(exec.counted, Some(counted));
 }
 
 #[test]
