@@ -280,12 +280,13 @@ fn waits_for_a_processor_are_as_many_as_the_scheduler_counts() {
 #[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
 fn the_processor_time_of_what_ended_is_that_of_its_resource_usage() {
     const PLUGINS: u64 = 20;
+    const STOLEN_NS: u64 = 200_000;
     let Some(watch) = watch("the_processor_time_of_what_ended_is_that_of_its_resource_usage", 0) else {
         return;
     };
     until_recorded(&watch);
     let script = watch.script("works", "i=0; while [ $i -lt 7000 ]; do i=$((i+1)); done");
-    let mut behind = 0;
+    let (mut behind, mut ahead) = (0, 0);
     for at in 0..PLUGINS {
         let child = plugin(&script, &format!("works{at}")).spawn().unwrap();
         let used = used_by(&child);
@@ -295,11 +296,18 @@ fn the_processor_time_of_what_ended_is_that_of_its_resource_usage() {
                 _ => None,
             })
         });
-        // The resource usage is in microseconds.
-        assert!(ended <= used + 1_000, "{ended} of {used}");
+        // The resource usage is in microseconds, and leaves out what a hypervisor has stolen since the last tick (kernel/sched/core.c,
+        // update_rq_clock_task), which nothing tells the kernel side.
+        assert!(ended <= used + 1_000 + STOLEN_NS, "{ended} of {used}");
+        ahead += ended.saturating_sub(used + 1_000);
         behind += used - ended.min(used);
     }
-    eprintln!("{} ns between exit and last switch on average", behind / PLUGINS);
+    eprintln!(
+        "{} ns between exit and last switch on average, {} ns more than was used",
+        behind / PLUGINS,
+        ahead / PLUGINS
+    );
+    assert!(ahead < PLUGINS * 50_000, "{ahead} ns more in {PLUGINS} plugins");
     assert!(behind < PLUGINS * 1_000_000, "{behind} ns in {PLUGINS} plugins");
 }
 
