@@ -282,6 +282,18 @@ impl Agent {
         }
     }
 
+    /// Waits for the trace of a sandbox's creation, 30 s at most.
+    pub async fn creation_of(&mut self, record: &CallRecord) -> Arc<Trace> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match verify::creation(self.traces(), record) {
+                Ok(trace) => return Arc::clone(trace),
+                Err(error) => assert!(Instant::now() < deadline, "{}: {error}", record.pod.identity.name),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Waits until everything but durations is right of every record, two minutes at most, and returns the last reports: for a
     /// machine whose durations are not judged.
     pub async fn settle_facts(&mut self, records: &[CallRecord]) -> Vec<Report> {
