@@ -7,10 +7,11 @@ options for the test binaries. Builds with cargo first. Used by scripts/test.sh.
 A lane runs its binaries one after the other. The lane `machine` holds the tests that observe the whole node with probes of
 their own, or measure: two of them at once would see each other's processes. They wait most of their time, so the other lanes
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
-processor from what is being observed. Where the lane can have a cgroup of its own, the kernel counts there what its tests waited, and
+processor from what is being observed. It begins with the tests that watch how threads wait; a lane of tests that look at nothing but
+packets in namespaces of their own runs beside these, and what comes after them waits for it. Where the lane can have a cgroup of its own, the kernel counts there what its tests waited, and
 nothing else (SANDGLASS_TESTS_CGROUP; agent/lab/src/pressure.rs). One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over
-those of the other lanes, but for `machine`. When that one alone has something left, the file SANDGLASS_QUIET is made, if that names one:
-`.ci/run` has others wait for it. A binary's output is printed when it ends, so that no two mix.
+those of the other lanes, but for `machine`. When the tests that wait for QEMU have ended, the file SANDGLASS_GUESTS_ENDED is made, if that
+names one: `.ci/run` has others wait for it. A binary's output is printed when it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
 
@@ -32,8 +33,11 @@ MACHINE = {
 }
 # Of these, one test at a time: each watches how threads wait, which is what the others beside it make them do.
 SERIAL = {"exec_probe"}
+# Of these, those that make and see packets in namespaces of their own, and judge no durations by other clocks than the kernel's. Some of
+# these packets are floods, which every agent on the machine sees.
+PACKETS = {"dns_path", "dns_peers", "dns_probe"}
 # The variable with the name of a file.
-QUIET = "SANDGLASS_QUIET"
+GUESTS_ENDED = "SANDGLASS_GUESTS_ENDED"
 # Tests that mostly wait for QEMU. They are the longest lane.
 GUESTS = {"guests", "kernels"}
 # Started first: the longest of the others, so that none of them is left alone at the end.
@@ -167,6 +171,22 @@ def lane(*queues):
             run.run()
 
 
+def machine_lane(runs, *queues):
+    packets = threading.Thread(target=lane, args=([run for run in runs if run.name in PACKETS],), daemon=True)
+    packets.start()
+    lane([run for run in runs if run.name in SERIAL])
+    packets.join()
+    lane([run for run in runs if run.name not in SERIAL | PACKETS], *queues)
+
+
+def guests_lane(runs, *queues):
+    lane(runs)
+    if GUESTS_ENDED in os.environ:
+        with open(os.environ[GUESTS_ENDED], "w", encoding="utf-8"):
+            pass
+    lane(*queues)
+
+
 def main():
     options, names, for_tests = split(sys.argv[1:])
     if not any(option in ("-p", "--package", "--workspace", "--all") for option in options):
@@ -195,20 +215,15 @@ def main():
         documentation = ["cargo", "test", "--locked", "--doc", *options, *names, "--", "--show-output", *for_tests]
         others.append(Run("workspace", "documentation", documentation, os.getcwd()))
         runs.append(others[-1])
-    lanes = [threading.Thread(target=lane, args=(machine, others, guests), daemon=True)]
-    lanes.append(threading.Thread(target=lane, args=(guests, others), daemon=True))
+    lanes = [threading.Thread(target=machine_lane, args=(machine, others, guests), daemon=True)]
+    lanes.append(threading.Thread(target=guests_lane, args=(guests, others), daemon=True))
     for _ in range(max(1, (os.cpu_count() or 1) - 1)):
         lanes.append(threading.Thread(target=lane, args=(others, guests), daemon=True))
     for thread in lanes:
         thread.start()
     try:
-        # The first one runs the tests that observe the node.
-        for thread in lanes[1:]:
+        for thread in lanes:
             thread.join()
-        if QUIET in os.environ:
-            with open(os.environ[QUIET], "w", encoding="utf-8"):
-                pass
-        lanes[0].join()
     except KeyboardInterrupt:
         for child in list(RUNNING.values()):
             child.terminate()
