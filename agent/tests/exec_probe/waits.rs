@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use sandglass::app::settings::default_source;
 use sandglass::sources::clock;
 use sandglass::sources::linux::{LinuxOptions, Rung};
@@ -369,18 +370,27 @@ fn a_new_process_waits_for_a_processor_from_its_creation_on() {
         return;
     };
     until_recorded(&watch);
-    let script = watch.script("forks", "i=0; while [ $i -lt 40 ]; do (:); i=$((i+1)); done");
-    let mut forks = plugin(&script, "forks");
-    // Beside threads of its own weight a new process often runs at once (seen: 40 of 40): its first turn is a short one, and comes before
-    // theirs (kernel/sched/fair.c, place_entity). With a tenth of their weight its turn is the longest.
-    // SAFETY: one system call, which takes no pointer.
-    let lower = || match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
+    // In the background, and the shell works on: `wait` is when it leaves the processor.
+    let body =
+        "i=0; while [ $i -lt 40 ]; do (:) & j=0; while [ $j -lt 3000 ]; do j=$((j+1)); done; wait; i=$((i+1)); done";
+    let mut forks = plugin(&watch.script("forks", body), "forks");
+    // Of a real-time policy, on one processor, and with children of the usual one: none of them can run before the shell waits, whatever
+    // turns fair scheduling gives (sched(7)).
+    let ahead = || {
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu());
+        sched_setaffinity(None, &one)?;
+        let priority = libc::sched_param { sched_priority: 1 };
+        let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+        // SAFETY: one system call, with a pointer to a value that lives until it returns.
+        match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
     };
-    // SAFETY: between fork and exec it makes that call, and allocates nothing.
-    unsafe { forks.pre_exec(lower) };
-    beside_busy_threads(2, || wait_for(forks.spawn().unwrap()));
+    // SAFETY: between fork and exec it makes three system calls, and allocates nothing.
+    unsafe { forks.pre_exec(ahead) };
+    wait_for(forks.spawn().unwrap());
     let events = watch.finish();
     let executed = events.iter().find_map(|event| match &event.body {
         Body::ProcessExecuted(exec) if exec.env("CNI_CONTAINERID") == Some("forks") => Some(exec.process),
@@ -407,7 +417,8 @@ fn a_new_process_waits_for_a_processor_from_its_creation_on() {
         "{} of 40 processes waited for their first processor: {waited:?} ns",
         waited.len()
     );
-    assert!(!waited.is_empty());
+    // A switch from process 1 is in no trace on some machines (`Tracefs::connects_of_init`).
+    assert!(waited.len() >= 36);
 }
 
 /// Threads of processes that have ended take no room from others, where the programs stay attached: more have run than the kernel side
