@@ -7,11 +7,13 @@ options for the test binaries. Builds with cargo first. Used by scripts/test.sh.
 A lane runs its binaries one after the other. The lane `machine` holds the tests that observe the whole node with probes of
 their own, or measure: two of them at once would see each other's processes. They wait most of their time, so the other lanes
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
-processor from what is being observed. It begins with the tests that watch how threads wait; a lane of tests that look at nothing but
-packets in namespaces of their own runs beside these, and what comes after them waits for it. Where the lane can have a cgroup of its own, the kernel counts there what its tests waited, and
-nothing else (SANDGLASS_TESTS_CGROUP; agent/lab/src/pressure.rs). One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over
-those of the other lanes, but for `machine`. When the tests that wait for QEMU have ended, the file SANDGLASS_GUESTS_ENDED is made, if that
-names one: `.ci/run` has others wait for it. A binary's output is printed when it ends, so that no two mix.
+processor from what is being observed. Where the lane can have a cgroup of its own, the kernel counts there what its tests
+waited, and nothing else (SANDGLASS_TESTS_CGROUP; agent/lab/src/pressure.rs).
+It begins with the tests that watch how threads wait. Those that look at nothing but packets in namespaces of their own run
+beside these in a lane of lower priority, and what comes after them waits for its end. Then the file SANDGLASS_WAITS_WATCHED is
+made, if that names one: `.ci/run` has others wait for it.
+One lane more is of those that wait for QEMU. A lane that has run its own binaries takes over those of the other lanes, but for
+`machine`. A binary's output is printed when it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
 
@@ -37,7 +39,7 @@ SERIAL = {"exec_probe"}
 # these packets are floods, which every agent on the machine sees.
 PACKETS = {"dns_path", "dns_peers", "dns_probe"}
 # The variable with the name of a file.
-GUESTS_ENDED = "SANDGLASS_GUESTS_ENDED"
+WAITS_WATCHED = "SANDGLASS_WAITS_WATCHED"
 # Tests that mostly wait for QEMU. They are the longest lane.
 GUESTS = {"guests", "kernels"}
 # Started first: the longest of the others, so that none of them is left alone at the end.
@@ -176,15 +178,10 @@ def machine_lane(runs, *queues):
     packets.start()
     lane([run for run in runs if run.name in SERIAL])
     packets.join()
-    lane([run for run in runs if run.name not in SERIAL | PACKETS], *queues)
-
-
-def guests_lane(runs, *queues):
-    lane(runs)
-    if GUESTS_ENDED in os.environ:
-        with open(os.environ[GUESTS_ENDED], "w", encoding="utf-8"):
+    if WAITS_WATCHED in os.environ:
+        with open(os.environ[WAITS_WATCHED], "w", encoding="utf-8"):
             pass
-    lane(*queues)
+    lane([run for run in runs if run.name not in SERIAL | PACKETS], *queues)
 
 
 def main():
@@ -202,13 +199,13 @@ def main():
     cgroup = own_cgroup() if machine else None
     if cgroup:
         atexit.register(leave, cgroup)
-        for run in machine:
+        for run in (run for run in machine if run.name not in PACKETS):
             # The shell enters it and becomes the test.
             enter = 'echo $$ > "$0/cgroup.procs" && exec env SANDGLASS_TESTS_CGROUP="$0" "$@"'
             run.command = ["sh", "-c", enter, cgroup, *run.command]
     guests = [run for run in runs if run.key in GUESTS]
     others = [run for run in runs if not run.machine and run.key not in GUESTS]
-    for run in guests + others:
+    for run in guests + others + [run for run in machine if run.name in PACKETS]:
         run.command = ["nice", "-n", "5", *run.command]
     others.sort(key=lambda run: LONG.index(run.key) if run.key in LONG else len(LONG))
     if not any(option in SELECTING for option in options):
@@ -216,7 +213,7 @@ def main():
         others.append(Run("workspace", "documentation", documentation, os.getcwd()))
         runs.append(others[-1])
     lanes = [threading.Thread(target=machine_lane, args=(machine, others, guests), daemon=True)]
-    lanes.append(threading.Thread(target=guests_lane, args=(guests, others), daemon=True))
+    lanes.append(threading.Thread(target=lane, args=(guests, others), daemon=True))
     for _ in range(max(1, (os.cpu_count() or 1) - 1)):
         lanes.append(threading.Thread(target=lane, args=(others, guests), daemon=True))
     for thread in lanes:
