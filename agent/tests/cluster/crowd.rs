@@ -273,29 +273,37 @@ fn seconds(ns: u64) -> String {
 }
 
 /// What a shim of one thread read of itself before its end is what the kernel's events say of that thread, or less: what it waits
-/// for between the reading and its end is in the events alone.
+/// for between the reading and its end is in the events alone. Shims of which the events are not whole are left out, a third of all at
+/// most.
 fn assert_shim_agrees(folder: &std::path::Path, plugins: &[Plugin], scheduling: &Scheduling) {
-    let (mut own, mut events, mut less, mut more) = (0, 0, 0, 0);
+    let (mut own, mut events, mut less, mut more, mut unreported) = (0, 0, 0, 0, 0);
     let shims: Vec<&Plugin> = plugins.iter().filter(|plugin| plugin.name == "slow-policy").collect();
     for shim in &shims {
         let text = std::fs::read_to_string(folder.join(&shim.sandbox)).unwrap();
         let schedstat: u64 = text.trim().parse().unwrap();
         let traced = scheduling.waited_ns(shim.pid, shim.whole.1);
         let tolerated = (schedstat / 50).max(RECORDED_NS);
+        if !scheduling.is_whole(shim.pid) {
+            unreported += 1;
+            continue;
+        }
         less += usize::from(schedstat + tolerated < traced);
         more += usize::from(traced + tolerated < schedstat);
         own += schedstat;
         events += traced;
     }
     println!(
-        "{} shims waited {:.3} s by their schedstat, {:.3} by the kernel's events; by more than 2 % or 0.2 ms {less} read less and {more} more",
+        "{} shims, of {unreported} of which an event is missing: the others waited {:.3} s by their schedstat, {:.3} by the kernel's events; by more than 2 % or 0.2 ms {less} read less and {more} more",
         shims.len(),
         own as f64 / SECOND,
         events as f64 / SECOND
     );
     assert_eq!(shims.len(), PODS as usize);
     assert!(
-        own <= events + events / 50 + RECORDED_NS && events <= own + own / 20 + RECORDED_NS && more * 10 <= shims.len(),
+        own <= events + events / 50 + RECORDED_NS
+            && events <= own + own / 20 + RECORDED_NS
+            && more * 10 <= shims.len()
+            && unreported * 3 <= shims.len(),
         "schedstat"
     );
 }

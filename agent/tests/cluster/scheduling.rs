@@ -27,6 +27,9 @@ struct Thread {
     runnable_from: Option<u64>,
     /// When its end was reported. The kernel goes on with it for a little (`do_exit`).
     ended: Option<u64>,
+    /// A wake-up of it was not reported, or a switch to it: some kernels trace nothing in the time of process 1
+    /// (`Tracefs::connects_of_init`). How long it waited then is not known.
+    has_unreported: bool,
 }
 
 /// The times of some threads together, in order and apart from each other.
@@ -57,10 +60,12 @@ impl Scheduling {
                 "sched_switch" => {
                     let (prev, next) = line.rest.split_once(" ==> ").unwrap();
                     if let Some(thread) = all.thread(prev, "prev_", names) {
-                        if let Some(from) = thread.running_from.take() {
+                        let running_from = thread.running_from.take();
+                        thread.has_unreported |= running_from.is_none();
+                        if let Some(from) = running_from {
                             thread.ran.push((from, at));
                         } else if let Some(from) = thread.runnable_from {
-                            // Some kernels do not report every switch (seen on 6.18): it ran at some time since.
+                            // It ran at some time since.
                             thread.waited.push((from, at));
                             thread.ran.push((from, at));
                         }
@@ -71,9 +76,9 @@ impl Scheduling {
                         thread.runnable_from = is_runnable.then_some(at);
                     }
                     if let Some(thread) = all.thread(next, "next_", names) {
-                        if let Some(from) = thread.runnable_from.take() {
-                            thread.waited.push((from, at));
-                        }
+                        let runnable_from = thread.runnable_from.take();
+                        thread.has_unreported |= runnable_from.is_none();
+                        thread.waited.extend(runnable_from.map(|from| (from, at)));
                         thread.running_from = Some(at);
                     }
                 }
@@ -131,6 +136,11 @@ impl Scheduling {
         self.threads
             .get(&id)
             .map_or(0, |thread| length(&clipped(&thread.waited, (0, until))))
+    }
+
+    /// Every wake-up of a thread, and every switch, was reported.
+    pub fn is_whole(&self, id: u32) -> bool {
+        self.threads.get(&id).is_some_and(|thread| !thread.has_unreported)
     }
 }
 
@@ -229,6 +239,23 @@ fn waits_are_those_of_the_events() {
             "sched_switch",
             "prev_comm=bridge prev_pid=2 prev_prio=120 prev_state=R ==> next_comm=swapper/1 next_pid=0 next_prio=120",
         ),
+        // It slept, and nobody reports who woke it.
+        line(52, "sched_wakeup_new", "comm=bridge pid=3 prio=120 target_cpu=001"),
+        line(
+            53,
+            "sched_switch",
+            "prev_comm=a b prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=bridge next_pid=3 next_prio=120",
+        ),
+        line(
+            54,
+            "sched_switch",
+            "prev_comm=bridge prev_pid=3 prev_prio=120 prev_state=S ==> next_comm=a b next_pid=7 next_prio=120",
+        ),
+        line(
+            58,
+            "sched_switch",
+            "prev_comm=a b prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=bridge next_pid=3 next_prio=120",
+        ),
     ];
     let seen = Scheduling::of(&lines, &["bridge"]);
     let below = seen.below(1, (15, 100));
@@ -237,6 +264,10 @@ fn waits_are_those_of_the_events() {
         (&[(30, 40), (45, 50)][..], &[(15, 30), (40, 45)][..])
     );
     assert_eq!((seen.waited_ns(2, 42), seen.waited_ns(7, 100)), (22, 0));
+    assert_eq!(
+        (seen.waited_ns(3, 100), seen.is_whole(2), seen.is_whole(3)),
+        (1, true, false)
+    );
     assert_eq!(between(&below.ran, (0, 60)), [(0, 30), (40, 45), (50, 60)]);
     assert_eq!(united(vec![(5, 7), (0, 2), (2, 3), (6, 9)]), [(0, 3), (5, 9)]);
     assert!(seen.below(9, (0, 100)).ran.is_empty());
