@@ -384,7 +384,7 @@ fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
             |event| matches!(&event.body, Body::ConntrackCounted(counts) if counts.netns == node),
         )
     };
-    // By another probe, whose thread may be the later one. Other tests on the machine connect too.
+    // Another probe reports it, and its thread may be the later one. Other tests on the machine connect too.
     let connected = |events: &[Event]| {
         let pod = cluster.pod.inode;
         times(

@@ -298,7 +298,7 @@ fn the_processor_time_of_what_ended_is_that_of_its_resource_usage() {
             })
         });
         // The resource usage is in microseconds, and leaves out what a hypervisor has stolen since the last tick (kernel/sched/core.c,
-        // update_rq_clock_task), which nothing tells the kernel side.
+        // update_rq_clock_task), which no program can read.
         assert!(ended <= used + 1_000 + STOLEN_NS, "{ended} of {used}");
         ahead += ended.saturating_sub(used + 1_000);
         behind += used - ended.min(used);

@@ -109,7 +109,7 @@ async fn cri_o_is_traced_where_it_starts_no_pause_process() {
     let metrics = node.rig.runtime_metrics().unwrap();
     // Gone before anything else could show that it was created.
     scenarios::delete(&node.cri, &mut records[0]).await.unwrap();
-    // Mostly the agent has not yet asked the runtime for its labels by then.
+    // Mostly the agent has not requested its labels from the runtime by then.
     if agent.creation_of(&records[0]).await.identity.labels.is_empty() {
         records[0].pod.identity.labels.clear();
     }
