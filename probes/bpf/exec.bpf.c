@@ -16,46 +16,6 @@
 #include "stdio.h"
 #include "trust.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, uint32_t);
-	__type(value, uint32_t);
-} processes SEC(".maps");
-
-// Counts the entries of `processes` by the low bits of their pid. Most processes have none, and this table is small and in
-// the order of the pids: it stays in the cache, which the bucket of a large hash table hardly ever does.
-struct pid_counts {
-	uint32_t count[PID_COUNTS];
-};
-
-// The kernel side and user space each write their own counters; the sum counts.
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, uint32_t);
-	__type(value, struct pid_counts);
-} pid_counts SEC(".maps");
-
-always_inline uint32_t role_of(uint32_t pid)
-{
-	uint32_t kernel = PID_COUNTS_OF_KERNEL, user = PID_COUNTS_OF_USER;
-	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
-	struct pid_counts *theirs = bpf_map_lookup_elem(&pid_counts, &user);
-	if (!ours || !theirs || ours->count[pid % PID_COUNTS] + theirs->count[pid % PID_COUNTS] == 0)
-		return 0;
-	uint32_t *role = bpf_map_lookup_elem(&processes, &pid);
-	return role ? *role : 0;
-}
-
-always_inline void count_pid(uint32_t pid, int32_t difference)
-{
-	uint32_t kernel = PID_COUNTS_OF_KERNEL;
-	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
-	if (ours)
-		__sync_fetch_and_add(&ours->count[pid % PID_COUNTS], difference);
-}
-
 // Names of plugins, as comm has them, whose requests to daemons are followed from their begin. User space writes them.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// What the process programs share: the head of a record, and memory of a processor for one run, since a record is larger than
-// a program's stack (512 bytes). No lock: the kernel calls the programs of a tracepoint with preemption off
+// What the process programs share: which processes have a role, the head of a record, and memory of a processor for one run, since a
+// record is larger than a program's stack (512 bytes). No lock: the kernel calls the programs of a tracepoint with preemption off
 // (include/linux/tracepoint.h, __DO_TRACE, as in Linux 6.12), and no interrupt hits these tracepoints.
 #pragma once
 
@@ -77,4 +77,45 @@ always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct
 always_inline void emit(struct RecordHeader *record, uint32_t size)
 {
 	output(record, size, record->ring_bytes);
+}
+
+// Processes that have a role, by process id.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, uint32_t);
+	__type(value, uint32_t);
+} processes SEC(".maps");
+
+// Counts the entries of `processes` by the low bits of their pid. Most processes have none, and this table is small and in
+// the order of the pids: it stays in the cache, which the bucket of a large hash table hardly ever does.
+struct pid_counts {
+	uint32_t count[PID_COUNTS];
+};
+
+// The kernel side and user space each write their own counters; the sum counts.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, uint32_t);
+	__type(value, struct pid_counts);
+} pid_counts SEC(".maps");
+
+always_inline uint32_t role_of(uint32_t pid)
+{
+	uint32_t kernel = PID_COUNTS_OF_KERNEL, user = PID_COUNTS_OF_USER;
+	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
+	struct pid_counts *theirs = bpf_map_lookup_elem(&pid_counts, &user);
+	if (!ours || !theirs || ours->count[pid % PID_COUNTS] + theirs->count[pid % PID_COUNTS] == 0)
+		return 0;
+	uint32_t *role = bpf_map_lookup_elem(&processes, &pid);
+	return role ? *role : 0;
+}
+
+always_inline void count_pid(uint32_t pid, int32_t difference)
+{
+	uint32_t kernel = PID_COUNTS_OF_KERNEL;
+	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
+	if (ours)
+		__sync_fetch_and_add(&ours->count[pid % PID_COUNTS], difference);
 }
