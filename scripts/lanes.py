@@ -30,13 +30,12 @@ import time
 # Tests that attach probes to the whole node, or start a node of their own.
 MACHINE = {
     "sandglass-demo": {"end_to_end", "observability", "runtime", "sandglass_demo"},
-    "sandglass": {"connect_probe", "conntrack", "dns_path", "dns_peers", "dns_probe", "exec_probe", "journal", "kills", "noisy",
-                  "reload"},
+    "sandglass": {"connect_probe", "conntrack", "exec_probe", "journal", "kills", "noisy", "reload"},
 }
 # Of these, one test at a time: each watches how threads wait, which is what the others beside it make them do.
 SERIAL = {"exec_probe"}
-# Of these, those that make and see packets in namespaces of their own, and judge no durations by other clocks than the kernel's. Some of
-# these packets are floods, which every agent on the machine sees.
+# Tests that make packets in namespaces of their own, and look at nothing else. They judge no durations by another clock than the kernel's.
+# Some of these packets are floods, which every agent on the machine sees.
 PACKETS = {"dns_path", "dns_peers", "dns_probe"}
 # The variable with the name of a file.
 WAITS_WATCHED = "SANDGLASS_WAITS_WATCHED"
@@ -173,15 +172,15 @@ def lane(*queues):
             run.run()
 
 
-def machine_lane(runs, *queues):
-    packets = threading.Thread(target=lane, args=([run for run in runs if run.name in PACKETS],), daemon=True)
-    packets.start()
-    lane([run for run in runs if run.name in SERIAL])
-    packets.join()
+def machine_lane(machine, packets, *queues):
+    beside = threading.Thread(target=lane, args=(packets,), daemon=True)
+    beside.start()
+    lane([run for run in machine if run.key in SERIAL])
+    beside.join()
     if WAITS_WATCHED in os.environ:
         with open(os.environ[WAITS_WATCHED], "w", encoding="utf-8"):
             pass
-    lane([run for run in runs if run.name not in SERIAL | PACKETS], *queues)
+    lane([run for run in machine if run.key not in SERIAL], *queues)
 
 
 def main():
@@ -199,20 +198,21 @@ def main():
     cgroup = own_cgroup() if machine else None
     if cgroup:
         atexit.register(leave, cgroup)
-        for run in (run for run in machine if run.name not in PACKETS):
+        for run in machine:
             # The shell enters it and becomes the test.
             enter = 'echo $$ > "$0/cgroup.procs" && exec env SANDGLASS_TESTS_CGROUP="$0" "$@"'
             run.command = ["sh", "-c", enter, cgroup, *run.command]
     guests = [run for run in runs if run.key in GUESTS]
-    others = [run for run in runs if not run.machine and run.key not in GUESTS]
-    for run in guests + others + [run for run in machine if run.name in PACKETS]:
+    packets = [run for run in runs if run.key in PACKETS]
+    others = [run for run in runs if not run.machine and run.key not in GUESTS | PACKETS]
+    for run in guests + packets + others:
         run.command = ["nice", "-n", "5", *run.command]
     others.sort(key=lambda run: LONG.index(run.key) if run.key in LONG else len(LONG))
     if not any(option in SELECTING for option in options):
         documentation = ["cargo", "test", "--locked", "--doc", *options, *names, "--", "--show-output", *for_tests]
         others.append(Run("workspace", "documentation", documentation, os.getcwd()))
         runs.append(others[-1])
-    lanes = [threading.Thread(target=machine_lane, args=(machine, others, guests), daemon=True)]
+    lanes = [threading.Thread(target=machine_lane, args=(machine, packets, others, guests), daemon=True)]
     lanes.append(threading.Thread(target=lane, args=(guests, others), daemon=True))
     for _ in range(max(1, (os.cpu_count() or 1) - 1)):
         lanes.append(threading.Thread(target=lane, args=(others, guests), daemon=True))

@@ -267,7 +267,7 @@ int on_exec(uint64_t *ctx)
 
 	s->exec = (struct ExecRecord){ .role = role };
 	put_process(s);
-	// Of what the process did before, the operation knows nothing: what is counted since then is its own.
+	// The counts of its later records hold what it did before its exec too: user space subtracts these.
 	s->exec.processor_ns = processor_time_of(task);
 	s->exec.run_delay_ns = run_delay_of(task);
 	put_path(s, (void *)ctx[2]);

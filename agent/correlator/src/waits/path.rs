@@ -80,11 +80,12 @@ impl CountedAt {
 
     /// A process executes an image; without counts it is as if it were created then.
     pub(crate) fn exec(at: Timestamp, count: Option<SchedulerCount>) -> CountedAt {
-        CountedAt {
-            is_running: count.is_some(),
-            count: count.or(Some(SchedulerCount::default())),
+        let counted = |count| CountedAt {
             at,
-        }
+            count: Some(count),
+            is_running: true,
+        };
+        count.map_or_else(|| CountedAt::creation(at), counted)
     }
 }
 
