@@ -101,7 +101,7 @@ int on_fork(uint64_t *ctx)
 	int parent_pid = 0;
 	READ_TYPED(parent_pid, parent->tgid);
 	uint32_t role = role_of(parent_pid);
-	if (!role || role == ROLE_CALIBRATING)
+	if (!role)
 		return 0;
 	READ(leader, parent->group_leader);
 	struct ForkRecord record = { .role = ROLE_TRACKED };
@@ -116,7 +116,9 @@ int on_fork(uint64_t *ctx)
 		record.role = ROLE_RUNTIME_FORK;
 	}
 	track(tgid, record.role);
-	put_header(&record.header, KIND_FORK, child);
+	uint64_t start = 0;
+	READ_TYPED(start, child->start_boottime);
+	put_head(&record.header, KIND_FORK, tgid, start);
 	READ(record.parent_start_ns, leader->start_boottime);
 	record.parent_pid = parent_pid;
 	int tid = 0;
@@ -131,17 +133,18 @@ int on_fork(uint64_t *ctx)
 	return 0;
 }
 
-// The process that runs now.
-always_inline void put_process(struct scratch *s)
+// The process that runs now. Its one thread is the first one: any other has taken the place of that (fs/exec.c, de_thread).
+always_inline void put_process(struct scratch *s, struct task_struct *task, uint32_t pid)
 {
-	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0, *parent = 0;
+	struct task_struct *leader = 0, *parent = 0;
+	uint64_t start = 0;
+	READ_TYPED(start, task->start_boottime);
+	put_head(&s->exec.header, KIND_EXEC, pid, start);
 	READ(parent, task->real_parent);
-	READ(leader, task->group_leader);
-	put_header(&s->exec.header, KIND_EXEC, leader);
 	READ(leader, parent->group_leader);
-	int pid = 0;
-	READ(pid, leader->tgid);
-	s->exec.parent_pid = pid;
+	int parent_pid = 0;
+	READ(parent_pid, leader->tgid);
+	s->exec.parent_pid = parent_pid;
 	READ(s->exec.parent_start_ns, leader->start_boottime);
 	READ(s->exec.parent_comm, leader->comm);
 	struct nsproxy *namespaces = 0;
@@ -157,7 +160,7 @@ always_inline void put_process(struct scratch *s)
 always_inline void put_path(struct scratch *s, struct linux_binprm *bprm)
 {
 	const char *path = 0;
-	READ(path, bprm->filename);
+	READ_TYPED(path, bprm->filename);
 	long got = bpf_probe_read_kernel_str(s->room, PATH_MAX, path);
 	s->exec.path_len = got > 0 ? got - 1 : 0;
 }
@@ -205,7 +208,7 @@ always_inline int on_container_exec(struct task_struct *task, struct linux_binpr
 	READ_TYPED(pid, task->tgid);
 	untrack(pid);
 	s->exec = (struct ExecRecord){ .role = ROLE_RUNTIME_FORK };
-	put_process(s);
+	put_process(s, task, pid);
 	put_path(s, bprm);
 	uint64_t size = sizeof(s->exec) + s->exec.path_len;
 	opaque(size);
@@ -266,7 +269,7 @@ int on_exec(uint64_t *ctx)
 		bpf_map_update_elem(&processes, &pid, &role, BPF_EXIST);
 
 	s->exec = (struct ExecRecord){ .role = role };
-	put_process(s);
+	put_process(s, task, pid);
 	// The counts of its later records hold what it did before its exec too: user space subtracts these.
 	s->exec.processor_ns = processor_time_of(task);
 	s->exec.run_delay_ns = run_delay_of(task);
@@ -291,7 +294,9 @@ int on_exec(uint64_t *ctx)
 	return 0;
 }
 
-#ifndef RAW_TP
+#ifdef RAW_TP
+#define are_waits_recorded() 0
+#else
 #include "waits.h"
 #endif
 
@@ -301,23 +306,19 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	struct signal_struct *signal = 0;
 	int live = 0, status = 0, pid = 0, tid = 0;
 	unsigned int flags = 0;
-	// Most exits are of a thread whose process goes on, and not of its first one: nothing is looked up for them.
+	uint64_t start = 0;
 	READ_TYPED(signal, task->signal);
 	READ_TYPED(live, signal->live.counter);
 	READ_TYPED(pid, task->tgid);
 	READ_TYPED(tid, task->pid);
-	if (live != 0 && tid != pid && !(with_stdio && is_calibrating()))
+	// Most exits are of a thread whose process goes on: nothing is looked up for them. Only the first one's counts are reported.
+	if (live != 0 && (tid != pid || !are_waits_recorded()))
 		return 0;
 	uint32_t role = role_of(pid);
 	if (!role)
 		return 0;
-	if (role == ROLE_CALIBRATING) {
-		if (with_stdio)
-			calibrate();
-		return 0;
-	}
 #ifndef RAW_TP
-	if (role != ROLE_DAEMON && (live == 0 || tid == pid))
+	if (role != ROLE_DAEMON)
 		put_end(task);
 #endif
 	// Threads that end at the same time may all see zero live threads: the one that removes the entry reports.
@@ -326,16 +327,17 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	// User space followed it for requests, which end with it.
 	if (role == ROLE_DAEMON)
 		return 0;
+	READ(leader, task->group_leader);
+	READ(start, leader->start_boottime);
 	if (with_stdio && role == ROLE_TRACKED)
-		emit_stdio(task);
+		emit_stdio(pid, start);
 	READ_TYPED(flags, signal->flags);
 	if (flags & SIGNAL_GROUP_EXIT)
 		READ_TYPED(status, signal->group_exit_code);
 	else
 		READ_TYPED(status, task->exit_code);
 	struct ExitRecord record = { .status = status, .role = role };
-	READ(leader, task->group_leader);
-	put_header(&record.header, KIND_EXIT, leader);
+	put_head(&record.header, KIND_EXIT, pid, start);
 	emit(&record.header, sizeof(record));
 	return 0;
 }
@@ -351,6 +353,17 @@ TRACEPOINT("sched_process_exit")
 int on_exit_stdio(uint64_t *ctx)
 {
 	return on_any_exit(ctx, 1);
+}
+
+// Attached while user space waits for a token to be found.
+TRACEPOINT("sched_process_exit")
+int on_exit_calibrate(uint64_t *ctx)
+{
+	struct task_struct *task = (void *)ctx[0];
+	int pid = 0;
+	READ_TYPED(pid, task->tgid);
+	calibrate(pid);
+	return 0;
 }
 
 #ifndef RAW_TP

@@ -61,17 +61,23 @@ always_inline uint64_t run_delay_of(struct task_struct *task)
 	return delay;
 }
 
+// `pid` and `start_ns` are the process's: its id, and when its first thread began.
+always_inline void put_head(struct RecordHeader *header, uint32_t kind, uint32_t pid, uint64_t start_ns)
+{
+	header->kind = kind;
+	header->pid = pid;
+	header->at_ns = bpf_ktime_get_boot_ns();
+	header->start_ns = start_ns;
+	header->ring_bytes = waiting_bytes();
+}
+
 always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct task_struct *leader)
 {
 	int pid = 0;
 	uint64_t start = 0;
 	READ(pid, leader->tgid);
 	READ(start, leader->start_boottime);
-	header->kind = kind;
-	header->pid = pid;
-	header->at_ns = bpf_ktime_get_boot_ns();
-	header->start_ns = start;
-	header->ring_bytes = waiting_bytes();
+	put_head(header, kind, pid, start);
 }
 
 always_inline void emit(struct RecordHeader *record, uint32_t size)

@@ -18,18 +18,15 @@ struct {
 #define GIB (1ull << 30)
 #define STEPS_AT_ONCE 16
 
-// The address of the pipe behind a descriptor of a task; 0 when there is none. Global functions that take addresses as
-// numbers: the verifier walks them once, and a typed pointer would make it search names (READ_TYPED in kernel.h).
-noinline uint64_t pipe_of(uint64_t of_task, uint32_t fd)
+// The address of a task's table of open files, by descriptor; 0 when it has none. A table has at least 64 places (include/linux/fdtable.h,
+// NR_OPEN_DEFAULT). Global functions take addresses as numbers: the verifier walks them once, and a typed pointer would make it search
+// names (READ_TYPED in kernel.h).
+noinline uint64_t open_files_of(uint64_t of_task)
 {
 	struct task_struct *task = (void *)of_task;
 	struct files_struct *files = 0;
 	struct fdtable *table = 0;
-	struct file **slots = 0, *file = 0;
-	struct inode *inode = 0;
-	struct pipe_inode_info *pipe = 0;
-	unsigned int max = 0;
-	unsigned short mode = 0;
+	struct file **slots = 0;
 	// Null once exit_files() has run.
 	READ(files, task->files);
 	if (!files)
@@ -37,13 +34,26 @@ noinline uint64_t pipe_of(uint64_t of_task, uint32_t fd)
 	READ(table, files->fdt);
 	if (!table)
 		return 0;
-	READ(max, table->max_fds);
 	READ(slots, table->fd);
-	if (!slots || fd >= max || bpf_probe_read_kernel(&file, sizeof(file), &slots[fd]) || !file)
+	return (uint64_t)slots;
+}
+
+// The address of the pipe that a file is; 0 if it is none, or the one that `other` is too.
+noinline uint64_t pipe_of(uint64_t of_file, uint64_t other)
+{
+	struct file *file = (void *)of_file, *other_file = (void *)other;
+	struct inode *inode = 0, *other_inode = 0;
+	struct pipe_inode_info *pipe = 0;
+	unsigned short mode = 0;
+	if (!file || file == other_file)
 		return 0;
 	READ(inode, file->f_inode);
 	READ(mode, inode->i_mode);
 	if ((mode & S_IFMT) != S_IFIFO)
+		return 0;
+	if (other_file)
+		READ(other_inode, other_file->f_inode);
+	if (inode == other_inode)
 		return 0;
 	READ(pipe, inode->i_pipe);
 	return (uint64_t)pipe;
@@ -71,19 +81,17 @@ noinline uint32_t is_kept(uint64_t of_pipe, uint64_t of_page)
 // after they have written, 1 in 3,000 was met there. So looks are repeated; one takes some tens of nanoseconds.
 #define LOOKS_MAX 32
 
-// Where the bytes of a slot lie, offset << 32 | length: the same in two looks, and not the empty slot that no write makes. Like
+// Where the bytes of a slot lie, length << 32 | offset: the same in two looks, and not the empty slot that no write makes. Like
 // pipe_of() it takes an address as a number, and is walked once: where it is inlined, the verifier of Linux 6.1 follows every way
 // through its loop, since the result bounds a copy.
 noinline uint64_t settled_extent(uint64_t of_buffer)
 {
 	struct pipe_buffer *buffer = (void *)of_buffer;
 	uint64_t before = 0, extent = 0;
+	// The length lies behind the offset (include/linux/pipe_fs_i.h, struct pipe_buffer).
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < LOOKS_MAX; i++) {
-		unsigned int offset = 0, len = 0;
-		READ(offset, buffer->offset);
-		READ(len, buffer->len);
-		extent = (uint64_t)offset << 32 | len;
+		bpf_probe_read_kernel(&extent, sizeof(extent), __builtin_preserve_access_index(&buffer->offset));
 		if (extent && extent == before)
 			break;
 		before = extent;
@@ -115,8 +123,8 @@ always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint32_t page_b
 	buffer = (void *)buffers + TYPE_SIZE(struct pipe_buffer) * (uint64_t)((head - 1) & (slots - 1));
 	READ(page, buffer->page);
 	uint64_t extent = settled_extent((uint64_t)buffer);
-	offset = extent >> 32;
-	len = extent;
+	offset = extent;
+	len = extent >> 32;
 	if (!page || offset > page_bytes || len > page_bytes || offset + len > page_bytes)
 		return 0;
 	if (len == 0 && !is_soon_kept((uint64_t)pipe, (uint64_t)page))
@@ -125,23 +133,14 @@ always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint32_t page_b
 	return offset + len;
 }
 
-// Copies what was last written to a pipe of the exiting task to this place of `streams`, STDIO_MAX bytes at most; returns how
-// many.
-noinline uint32_t read_pipe(uint32_t fd, uint32_t place)
+// Copies what was last written to a pipe to this place of `streams`, STDIO_MAX bytes at most; returns how many.
+noinline uint32_t read_pipe(uint64_t pipe, uint32_t place)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
 	struct scratch *s = scratch();
-	struct task_struct *task = (void *)bpf_get_current_task(), *parent = 0;
 	uint64_t page = 0;
-	if (!s || !where || place > STDIO_MAX)
-		return 0;
-	uint64_t pipe = pipe_of((uint64_t)task, fd);
-	if (!pipe)
-		return 0;
-	// A command inherits the pipe of its plugin: the content belongs to the plugin.
-	READ(parent, task->real_parent);
-	if (!parent || pipe_of((uint64_t)parent, fd) == pipe)
+	if (!s || !where || !pipe || place > STDIO_MAX)
 		return 0;
 	uint32_t len = newest_page((void *)pipe, where->scale * STRUCT_PAGE_BYTES, &page);
 	uint64_t address = page * where->scale + where->bias;
@@ -158,36 +157,40 @@ noinline uint32_t read_pipe(uint32_t fd, uint32_t place)
 	return bpf_probe_read_kernel(&s->streams[place], len, (void *)address) ? 0 : len;
 }
 
-static noinline int emit_stdio(struct task_struct *task)
+// Of the process that exits now, whose id and start these are.
+static noinline int emit_stdio(uint32_t pid, uint64_t start_ns)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
 	struct scratch *s = scratch();
+	struct task_struct *task = (void *)bpf_get_current_task(), *parent = 0;
+	// Standard input and output: its own, and the parent's. A command inherits the pipes of its plugin: their content belongs to
+	// the plugin.
+	uint64_t own[2] = {}, inherited[2] = {};
 	if (!s || !where || where->outcome != CALIBRATION_FOUND)
 		return 0;
-	struct task_struct *leader = 0;
-	uint32_t in = read_pipe(0, 0);
+	READ(parent, task->real_parent);
+	if (!parent)
+		return 0;
+	uint64_t from = open_files_of((uint64_t)task);
+	if (!from || bpf_probe_read_kernel(own, sizeof(own), (void *)from))
+		return 0;
+	from = open_files_of((uint64_t)parent);
+	if (from)
+		bpf_probe_read_kernel(inherited, sizeof(inherited), (void *)from);
+	uint32_t in = read_pipe(pipe_of(own[0], inherited[0]), 0);
 	opaque(in);
 	if (in > STDIO_MAX)
 		return 0;
-	uint32_t out = read_pipe(1, in);
+	uint32_t out = read_pipe(pipe_of(own[1], inherited[1]), in);
 	opaque(out);
 	if (out > STDIO_MAX || (!in && !out))
 		return 0;
-	READ(leader, task->group_leader);
-	put_header(&s->stdio.header, KIND_STDIO, leader);
+	put_head(&s->stdio.header, KIND_STDIO, pid, start_ns);
 	s->stdio.stdin_len = in;
 	s->stdio.stdout_len = out;
 	emit(&s->stdio.header, sizeof(s->stdio) + in + out);
 	return 0;
-}
-
-// Does user space wait for a token to be found? Then the exits of the agent's own threads matter.
-always_inline int is_calibrating(void)
-{
-	uint32_t zero = 0;
-	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
-	return where && where->token[0] && where->outcome == CALIBRATION_PENDING;
 }
 
 // The first of STEPS_AT_ONCE addresses, each one GiB below the one before, that holds the token; 0 when none does.
@@ -214,8 +217,10 @@ noinline uint64_t find_token(uint64_t address)
 // 16 KiB 256 times (`scale`).
 static noinline int find_bias(struct Calibration *where)
 {
-	uint64_t page = 0, task = bpf_get_current_task();
-	uint64_t pipe = pipe_of(task, where->fd);
+	uint64_t page = 0, file = 0, task = bpf_get_current_task(), from = open_files_of(task);
+	if (!from || bpf_probe_read_kernel(&file, sizeof(file), (void *)(from + 8 * (uint64_t)where->fd)))
+		return CALIBRATION_ELSEWHERE;
+	uint64_t pipe = pipe_of(file, 0);
 	if (!pipe || !newest_page((void *)pipe, where->scale * STRUCT_PAGE_BYTES, &page) ||
 	    TYPE_SIZE(struct page) != STRUCT_PAGE_BYTES)
 		return CALIBRATION_ELSEWHERE;
@@ -231,11 +236,12 @@ static noinline int find_bias(struct Calibration *where)
 	return CALIBRATION_ELSEWHERE;
 }
 
-always_inline void calibrate(void)
+// A thread of process `pid` exits. Looks for the token if user space waits for such an exit.
+always_inline void calibrate(uint32_t pid)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
 	// Last: user space reads `bias` once `outcome` is set.
-	if (where)
+	if (where && where->pid == pid && where->outcome == CALIBRATION_PENDING)
 		where->outcome = find_bias(where);
 }

@@ -362,9 +362,17 @@ always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64
 	emit_wait(&record.header, sizeof(record));
 }
 
+// The programs are attached, and have seen a switch.
+always_inline int are_waits_recorded(void)
+{
+	uint32_t zero = 0;
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	return attachment && attachment->since_ns;
+}
+
 // Emits what the scheduler has counted of a thread that ends, if the programs are attached. It counted last up to a tick ago
 // (kernel/sched/fair.c, update_curr): what the thread has run since then is added.
-always_inline void put_end(struct task_struct *task)
+static noinline void put_end(struct task_struct *task)
 {
 	uint32_t zero = 0;
 	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);

@@ -133,7 +133,7 @@ const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 4 + 8 * 4);
 const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 4 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
-const _: () = assert!(size_of::<Calibration>() == 8 * 5 + 4 * 2);
+const _: () = assert!(size_of::<Calibration>() == 8 * 5 + 4 * 4);
 const _: () = assert!(size_of::<DnsRecord>() == 8 * 4 + 4 * 5 + 2 * 2 + 8 + 16 * 3 + 4 * 2);
 const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2 + 4 * 2);
 const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);

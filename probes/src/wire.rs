@@ -40,13 +40,11 @@ pub const ROLE_TRACKED: u32 = 1;
 /// Value in the map of processes: a known runtime's own process (shim, runc, ..). Its exec and exit are reported, and what it forks
 /// unless it stays as long as its pod.
 pub const ROLE_RUNTIME: u32 = 2;
-/// Value in the map of processes: the agent itself, during the calibration ([`Calibration`]).
-pub const ROLE_CALIBRATING: u32 = 3;
 /// Value in the map of processes: a daemon that has a request of a tracked process. What it forks is tracked.
-pub const ROLE_DAEMON: u32 = 4;
+pub const ROLE_DAEMON: u32 = 3;
 /// Value in the map of processes: a runtime's process forked this one, as runc does for a container's first processes. It is the
 /// runtime's until it executes something else: that exec is reported, and nothing after it.
-pub const ROLE_RUNTIME_FORK: u32 = 5;
+pub const ROLE_RUNTIME_FORK: u32 = 4;
 
 /// [`ExecRecord::flags`]: arguments were cut at [`ARGS_MAX`].
 pub const FLAG_ARGS_CUT: u32 = 1;
@@ -222,8 +220,12 @@ pub struct Calibration {
     pub from_gib: i64,
     /// Bytes of a page for each byte of its `struct page`.
     pub scale: u64,
-    /// Descriptor of the pipe.
+    /// The agent's process id: the exit of one of its threads begins a round.
+    pub pid: u32,
+    /// Descriptor of the pipe in that process.
     pub fd: u32,
     /// Set by the kernel side.
     pub outcome: u32,
+    /// Always 0.
+    pub unused: u32,
 }

@@ -103,7 +103,7 @@ pub fn attach(
                 health.set_probe(in_use(*rung, rejected.first()));
                 let outcome = match no_stdio {
                     Some(error) => Err(error.to_string()),
-                    None => probe.calibrate().map_err(str::to_owned),
+                    None => probe.calibrate(loader),
                 };
                 health.set_probe(stdio_status(outcome, stdio));
                 for status in probe.prepare_waits(*rung, waits_after, loader) {
@@ -172,8 +172,8 @@ fn attach_rung(
 
 impl Attached {
     /// Finds where the pages of pipes lie. Before the thread is started: the calibration uses the same maps.
-    fn calibrate(&mut self) -> Result<(), &'static str> {
-        calibration::run(&mut self.channels.processes, &mut self.channels.pages)
+    fn calibrate(&mut self, loader: &ProbeLoader<'_>) -> Result<(), String> {
+        calibration::run(&mut self.family, &mut self.channels.pages, loader)
     }
 
     /// Loads the programs that follow waits, and locks with them; the feed attaches them at times. Returns their statuses.

@@ -16,13 +16,22 @@ use sandglass_probes::wire::{
     CALIBRATION_ELSEWHERE, CALIBRATION_FOUND, CALIBRATION_PENDING, CALIBRATION_STEPS, Calibration, STRUCT_PAGE_BYTES,
 };
 
-use crate::sources::linux::loader::maps::{Pages, Processes};
+use crate::sources::linux::loader::family::{Family, ProbeLoader};
+use crate::sources::linux::loader::maps::Pages;
 
 /// Runs the calibration.
 ///
 /// # Errors
 /// The reason, for the status of the probe.
-pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static str> {
+pub fn run(family: &mut Family, pages: &mut Pages, loader: &ProbeLoader<'_>) -> Result<(), String> {
+    family
+        .with_attached("on_exit_calibrate", "sched_process_exit", loader, || search(pages))
+        .map_err(|error| error.to_string())?
+        .map_err(str::to_owned)
+}
+
+/// Searches while the program is attached.
+fn search(pages: &mut Pages) -> Result<(), &'static str> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err("where pages of pipes lie is only known for x86_64 and arm64");
     }
@@ -34,14 +43,10 @@ pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static 
     File::from(writer)
         .write_all(&bytes)
         .map_err(|_| "a pipe cannot be written")?;
-    if !processes.begin_calibration() {
-        return Err("the table of processes takes no entry");
-    }
     let fd = u32::try_from(reader.as_raw_fd()).unwrap_or(u32::MAX);
     let ended = rounds()
         .map(|from_gib| round(pages, token, fd, from_gib))
         .find(|outcome| *outcome != CALIBRATION_ELSEWHERE);
-    processes.untrack(std::process::id());
     match ended {
         Some(CALIBRATION_FOUND) => Ok(()),
         Some(_) => Err("the exit of a thread of the agent's own was not seen"),
@@ -62,8 +67,10 @@ fn round(pages: &mut Pages, token: [u64; 2], fd: u32, from_gib: i64) -> u32 {
         bias: 0,
         from_gib,
         scale: rustix::param::page_size() as u64 / u64::from(STRUCT_PAGE_BYTES),
+        pid: std::process::id(),
         fd,
         outcome: CALIBRATION_PENDING,
+        unused: 0,
     };
     match pages.set(&wanted) && std::thread::spawn(|| {}).join().is_ok() {
         true => outcome(pages),

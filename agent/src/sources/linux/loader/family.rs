@@ -220,6 +220,25 @@ impl Family {
         Ok(())
     }
 
+    /// Calls `work` while the program `name` is attached to a tracepoint. It is not in the kernel any more afterwards. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::attach`].
+    pub fn with_attached<T>(
+        &mut self,
+        name: &'static str,
+        tracepoint: &'static str,
+        loader: &ProbeLoader<'_>,
+        work: impl FnOnce() -> T,
+    ) -> Result<T, LoadError> {
+        self.attach(name, tracepoint, loader)?;
+        let result = work();
+        if let (Some(mut hook), Some(program)) = (self.hooks.pop(), self.ebpf.program_mut(name)) {
+            hook.unload(program);
+        }
+        Ok(result)
+    }
+
     /// Loads the program `name` for a tracepoint without attaching it: see [`Family::set_part_hooked`].
     ///
     /// # Errors

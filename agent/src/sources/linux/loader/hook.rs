@@ -122,6 +122,17 @@ impl Hook {
     pub fn detach(&mut self) {
         self.link = None;
     }
+
+    /// Detaches the program of a tracepoint and removes it from the kernel.
+    pub fn unload(&mut self, program: &mut Program) {
+        self.detach();
+        // It fails for a program that is not loaded.
+        let _ = match program {
+            Program::BtfTracePoint(program) => program.unload(),
+            Program::RawTracePoint(program) => program.unload(),
+            _ => Ok(()),
+        };
+    }
 }
 
 /// Logs how long a program took to load since `begin`, which is the kernel's verifier and compiler: most of the agent's start.

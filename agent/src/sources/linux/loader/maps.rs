@@ -12,8 +12,7 @@ use sandglass_probes::wire::cri::CriSockets;
 use sandglass_probes::wire::daemons::PORT_WORDS;
 use sandglass_probes::wire::trust::{RefusedRecord, TrustedOwners};
 use sandglass_probes::wire::{
-    CALIBRATION_PENDING, COMM_LEN, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_CALIBRATING,
-    ROLE_DAEMON, ROLE_TRACKED,
+    CALIBRATION_PENDING, COMM_LEN, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_DAEMON, ROLE_TRACKED,
 };
 
 /// The ring buffer of an object.
@@ -81,11 +80,6 @@ impl Processes {
     /// Tracks a process and what it forks. False when it is tracked already, or the table is full.
     pub fn track(&mut self, pid: u32) -> bool {
         self.insert(pid, ROLE_TRACKED)
-    }
-
-    /// Enters this very process, so that the exits of its threads run the calibration.
-    pub fn begin_calibration(&mut self) -> bool {
-        self.insert(std::process::id(), ROLE_CALIBRATING)
     }
 
     /// Ends the tracking of a process. False when it was not tracked: its exit has been reported.
