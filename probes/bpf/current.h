@@ -32,10 +32,8 @@ always_inline uint32_t current_pid(void)
 always_inline void put_current(struct RecordHeader *header, uint32_t kind)
 {
 	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0;
+	uint64_t start = 0;
 	READ(leader, task->group_leader);
-	header->kind = kind;
-	header->pid = current_pid();
-	header->at_ns = bpf_ktime_get_boot_ns();
-	READ(header->start_ns, leader->start_boottime);
-	header->ring_bytes = waiting_bytes();
+	READ(start, leader->start_boottime);
+	put_head(header, kind, current_pid(), start);
 }

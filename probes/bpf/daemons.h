@@ -13,7 +13,7 @@
 //
 // The waits of a daemon's threads are recorded from the receipt of a request on, as those of a plugin are (waits.h).
 //
-// In the object of the process probe, whose table of processes it shares; a kernel without these tracepoints does not load these
+// In the object of the process probe, whose table of roles it shares; a kernel without these tracepoints does not load these
 // programs and loads the others.
 // match-proto: sock_send_length(struct sock *sk, int ret, int flags)
 // match-proto: sock_recv_length(struct sock *sk, int ret, int flags)
@@ -132,19 +132,6 @@ always_inline uint32_t peer_pid(struct sock *sk)
 	return number;
 }
 
-// One of both may be tracked: as role_of(), for two processes at once.
-always_inline int may_be_tracked(uint32_t one, uint32_t other)
-{
-	uint32_t kernel = PID_COUNTS_OF_KERNEL, user = PID_COUNTS_OF_USER;
-	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
-	struct pid_counts *theirs = bpf_map_lookup_elem(&pid_counts, &user);
-	if (!ours || !theirs)
-		return 0;
-	one %= PID_COUNTS;
-	other %= PID_COUNTS;
-	return ours->count[one] + theirs->count[one] || ours->count[other] + theirs->count[other];
-}
-
 // Fills in `end`; 0 when this is no connection between a tracked process and one that is not.
 always_inline int unix_end(struct end *end, struct sock *sk, uint32_t self)
 {
@@ -153,19 +140,18 @@ always_inline int unix_end(struct end *end, struct sock *sk, uint32_t self)
 	if (type != SOCK_STREAM && type != SOCK_SEQPACKET)
 		return 0;
 	uint32_t peer = peer_pid(sk);
-	if (!peer || peer == self || !may_be_tracked(self, peer))
+	if (!peer || peer == self)
 		return 0;
-	if (role_of(self) == ROLE_TRACKED) {
-		// Between two tracked processes there is no daemon.
-		if (role_of(peer) == ROLE_TRACKED)
-			return 0;
+	int is_tracked = role_of(self) == ROLE_TRACKED;
+	// Between two tracked processes there is no daemon.
+	if (is_tracked == (role_of(peer) == ROLE_TRACKED))
+		return 0;
+	if (is_tracked) {
 		end->connection = (uint64_t)sk;
 		end->client_pid = self;
 		end->listener_pid = peer;
 		return 1;
 	}
-	if (role_of(peer) != ROLE_TRACKED)
-		return 0;
 	struct sock *other = 0;
 	READ(other, ((struct unix_sock *)sk)->peer);
 	end->connection = (uint64_t)other;
@@ -269,7 +255,7 @@ always_inline void follow_daemon(uint32_t self, uint64_t now)
 		return;
 	}
 	if (!role)
-		track(self, ROLE_DAEMON);
+		set_role(self, ROLE_DAEMON);
 }
 
 // A message that follows another one of the same kind and goroutine closely has no record.

@@ -69,25 +69,6 @@ always_inline int is_monitor(struct task_struct *leader)
 
 // --- programs ---
 
-// Overwrites an entry that a lost exit left behind and counts its pid twice, which costs a lookup in `processes` and no more.
-always_inline void track(uint32_t pid, uint32_t role)
-{
-	count_pid(pid, 1);
-	if (bpf_map_update_elem(&processes, &pid, &role, BPF_ANY) == 0)
-		return;
-	count_pid(pid, -1);
-	count_lost(LOST_TABLE);
-}
-
-// 0 when there was no entry: another thread of the process has removed it.
-always_inline int untrack(uint32_t pid)
-{
-	if (bpf_map_delete_elem(&processes, &pid))
-		return 0;
-	count_pid(pid, -1);
-	return 1;
-}
-
 TRACEPOINT("sched_process_fork")
 int on_fork(uint64_t *ctx)
 {
@@ -115,7 +96,7 @@ int on_fork(uint64_t *ctx)
 			return 0;
 		record.role = ROLE_RUNTIME_FORK;
 	}
-	track(tgid, record.role);
+	set_role(tgid, record.role);
 	uint64_t start = 0;
 	READ_TYPED(start, child->start_boottime);
 	put_head(&record.header, KIND_FORK, tgid, start);
@@ -206,7 +187,7 @@ always_inline int on_container_exec(struct task_struct *task, struct linux_binpr
 	if (!s)
 		return 0;
 	READ_TYPED(pid, task->tgid);
-	untrack(pid);
+	set_role(pid, 0);
 	s->exec = (struct ExecRecord){ .role = ROLE_RUNTIME_FORK };
 	put_process(s, task, pid);
 	put_path(s, bprm);
@@ -263,10 +244,7 @@ int on_exec(uint64_t *ctx)
 			return was == ROLE_RUNTIME_FORK ? on_container_exec(task, bprm) : 0;
 		}
 	}
-	if (!was)
-		track(pid, role);
-	else if (role != was)
-		bpf_map_update_elem(&processes, &pid, &role, BPF_EXIST);
+	set_role(pid, role);
 
 	s->exec = (struct ExecRecord){ .role = role };
 	put_process(s, task, pid);
@@ -295,7 +273,7 @@ int on_exec(uint64_t *ctx)
 }
 
 #ifdef RAW_TP
-#define are_waits_recorded() 0
+#define attachment_in_use() 0
 #else
 #include "waits.h"
 #endif
@@ -312,7 +290,7 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	READ_TYPED(pid, task->tgid);
 	READ_TYPED(tid, task->pid);
 	// Most exits are of a thread whose process goes on: nothing is looked up for them. Only the first one's counts are reported.
-	if (live != 0 && (tid != pid || !are_waits_recorded()))
+	if (live != 0 && (tid != pid || !attachment_in_use()))
 		return 0;
 	uint32_t role = role_of(pid);
 	if (!role)
@@ -321,8 +299,9 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	if (role != ROLE_DAEMON)
 		put_end(task);
 #endif
-	// Threads that end at the same time may all see zero live threads: the one that removes the entry reports.
-	if (live != 0 || !untrack(pid))
+	// Threads that end at the same time may all see zero live threads: the one that takes the role reports. Where two do, the second
+	// report changes nothing in user space.
+	if (live != 0 || !take_role(pid))
 		return 0;
 	// User space followed it for requests, which end with it.
 	if (role == ROLE_DAEMON)

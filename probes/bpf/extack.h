@@ -3,7 +3,7 @@
 // its variants), of tracked processes: why `ip link` failed, where the error number says only "invalid argument".
 //
 // netlink_extack is called in the process that sent the request, while sendmsg(2) handles it (include/trace/events/netlink.h, since
-// Linux 5.12). It is rare, so the program is always attached; of any other process it costs the look at `pid_counts`.
+// Linux 5.12). It is rare, so the program is always attached; of any other process it costs the look at its role.
 // match-proto: netlink_extack(const char *msg)
 #pragma once
 

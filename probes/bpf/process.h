@@ -85,43 +85,48 @@ always_inline void emit(struct RecordHeader *record, uint32_t size)
 	output(record, size, record->ring_bytes);
 }
 
-// Processes that have a role, by process id.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESSES_MAX);
-	__type(key, uint32_t);
-	__type(value, uint32_t);
-} processes SEC(".maps");
-
-// Counts the entries of `processes` by the low bits of their pid. Most processes have none, and this table is small and in
-// the order of the pids: it stays in the cache, which the bucket of a large hash table hardly ever does.
-struct pid_counts {
-	uint32_t count[PID_COUNTS];
+// The role of each process by its id, a ROLE_ constant, or 0 for a process that has none: a byte each, in entries of 4 KiB. Ids are
+// assigned one after the other (kernel/pid.c, alloc_pid), so that what every fork, exec and exit looks up lies in few cache lines.
+struct roles_entry {
+	uint8_t role[ROLES_ENTRY];
 };
 
-// The kernel side and user space each write their own counters; the sum counts.
+// User space maps all of it into its memory, and writes single bytes too.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PIDS_MAX / ROLES_ENTRY);
 	__type(key, uint32_t);
-	__type(value, struct pid_counts);
-} pid_counts SEC(".maps");
+	__type(value, struct roles_entry);
+} roles SEC(".maps");
+
+always_inline volatile uint8_t *place_of_role(uint32_t pid)
+{
+	uint32_t number = pid / ROLES_ENTRY;
+	struct roles_entry *entry = bpf_map_lookup_elem(&roles, &number);
+	return entry ? &entry->role[pid % ROLES_ENTRY] : 0;
+}
 
 always_inline uint32_t role_of(uint32_t pid)
 {
-	uint32_t kernel = PID_COUNTS_OF_KERNEL, user = PID_COUNTS_OF_USER;
-	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
-	struct pid_counts *theirs = bpf_map_lookup_elem(&pid_counts, &user);
-	if (!ours || !theirs || ours->count[pid % PID_COUNTS] + theirs->count[pid % PID_COUNTS] == 0)
-		return 0;
-	uint32_t *role = bpf_map_lookup_elem(&processes, &pid);
+	volatile uint8_t *role = place_of_role(pid);
 	return role ? *role : 0;
 }
 
-always_inline void count_pid(uint32_t pid, int32_t difference)
+always_inline void set_role(uint32_t pid, uint32_t role)
 {
-	uint32_t kernel = PID_COUNTS_OF_KERNEL;
-	struct pid_counts *ours = bpf_map_lookup_elem(&pid_counts, &kernel);
-	if (ours)
-		__sync_fetch_and_add(&ours->count[pid % PID_COUNTS], difference);
+	volatile uint8_t *place = place_of_role(pid);
+	if (place)
+		*place = role;
+}
+
+// 0 when the process had none. Two that call it within the same few nanoseconds may both get its role: an exchange that tells them
+// apart needs Linux 5.12 (BPF_CMPXCHG).
+always_inline uint32_t take_role(uint32_t pid)
+{
+	volatile uint8_t *place = place_of_role(pid);
+	uint32_t role = place ? *place : 0;
+	if (role)
+		*place = 0;
+	return role;
 }

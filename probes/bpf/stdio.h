@@ -217,7 +217,8 @@ noinline uint64_t find_token(uint64_t address)
 // 16 KiB 256 times (`scale`).
 static noinline int find_bias(struct Calibration *where)
 {
-	uint64_t page = 0, file = 0, task = bpf_get_current_task(), from = open_files_of(task);
+	uint64_t task = bpf_get_current_task(), page = 0, file = 0;
+	uint64_t from = open_files_of(task);
 	if (!from || bpf_probe_read_kernel(&file, sizeof(file), (void *)(from + 8 * (uint64_t)where->fd)))
 		return CALIBRATION_ELSEWHERE;
 	uint64_t pipe = pipe_of(file, 0);

@@ -276,6 +276,14 @@ always_inline uint64_t counted_until(struct task_struct *task, struct attachment
 	return start ? start + skew + attachment->clock_offset_ns : 0;
 }
 
+// 0 while the programs are not attached, or have seen no switch yet.
+always_inline struct attachment *attachment_in_use(void)
+{
+	uint32_t zero = 0;
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	return attachment && attachment->since_ns ? attachment : 0;
+}
+
 // When a task that sleeps and of which nothing is remembered left the processor; 0 where that is not known.
 //
 // The skew of counted_until() is that of now: interrupts since then make the time later than it was (seen: by 1.4 s of a sleep of 6 s,
@@ -284,10 +292,9 @@ always_inline uint64_t counted_until(struct task_struct *task, struct attachment
 // But if it is older than the attachment, it sleeps since before that: it would be remembered otherwise.
 always_inline uint64_t slept_since(struct task_struct *task, struct daemon *daemon)
 {
-	uint32_t zero = 0;
-	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	struct attachment *attachment = attachment_in_use();
 	uint64_t begin = 0;
-	if (!attachment || !attachment->since_ns)
+	if (!attachment)
 		return 0;
 	uint64_t start = counted_until(task, attachment);
 	uint64_t seen = attachment->since_ns;
@@ -362,23 +369,14 @@ always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64
 	emit_wait(&record.header, sizeof(record));
 }
 
-// The programs are attached, and have seen a switch.
-always_inline int are_waits_recorded(void)
-{
-	uint32_t zero = 0;
-	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
-	return attachment && attachment->since_ns;
-}
-
 // Emits what the scheduler has counted of a thread that ends, if the programs are attached. It counted last up to a tick ago
 // (kernel/sched/fair.c, update_curr): what the thread has run since then is added.
 static noinline void put_end(struct task_struct *task)
 {
-	uint32_t zero = 0;
-	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &zero);
+	struct attachment *attachment = attachment_in_use();
 	struct task_struct *leader = 0;
 	struct RunRecord record = { .flags = WAIT_ENDED };
-	if (!attachment || !attachment->since_ns || !has_room(0))
+	if (!attachment || !has_room(0))
 		return;
 	READ(leader, task->group_leader);
 	put_header(&record.header, KIND_RUN, leader);

@@ -172,8 +172,7 @@ mod tests {
             }
             for map in [
                 "records",
-                "processes",
-                "pid_counts",
+                "roles",
                 "lost",
                 "calibration",
                 "reader",

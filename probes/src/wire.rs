@@ -35,14 +35,14 @@ pub const KIND_SOCKET: u32 = 21;
 /// A message between a tracked process and a daemon: [`daemons::MessageRecord`].
 pub const KIND_MESSAGE: u32 = 7;
 
-/// Value in the map of processes: a CNI plugin or a descendant of one. Forks, execs and the exit are reported.
+/// Role of a process: a CNI plugin or a descendant of one. Forks, execs and the exit are reported.
 pub const ROLE_TRACKED: u32 = 1;
-/// Value in the map of processes: a known runtime's own process (shim, runc, ..). Its exec and exit are reported, and what it forks
+/// Role of a process: a known runtime's own process (shim, runc, ..). Its exec and exit are reported, and what it forks
 /// unless it stays as long as its pod.
 pub const ROLE_RUNTIME: u32 = 2;
-/// Value in the map of processes: a daemon that has a request of a tracked process. What it forks is tracked.
+/// Role of a process: a daemon that has a request of a tracked process. What it forks is tracked.
 pub const ROLE_DAEMON: u32 = 3;
-/// Value in the map of processes: a runtime's process forked this one, as runc does for a container's first processes. It is the
+/// Role of a process: a runtime's process forked this one, as runc does for a container's first processes. It is the
 /// runtime's until it executes something else: that exec is reported, and nothing after it.
 pub const ROLE_RUNTIME_FORK: u32 = 4;
 
@@ -53,21 +53,17 @@ pub const FLAG_ENV_CUT: u32 = 2;
 
 /// Slot of the counter map: records that found the ring buffer full.
 pub const LOST_RING: u32 = 0;
-/// Slot of the counter map: processes that found the table of processes full.
+/// Slot of the counter map: daemons that found the table of daemons full.
 pub const LOST_TABLE: u32 = 1;
 /// Slot of the counter map: environments of which a part could not be read, of processes that could be plugins.
 pub const LOST_ENVIRONMENT: u32 = 2;
 /// Slots of the counter map.
 pub const LOST_SLOTS: u32 = 3;
 
-/// Most processes tracked at one time.
-pub const PROCESSES_MAX: u32 = 16384;
-/// Counters of tracked processes by the low bits of their pid: two tables of 8 KiB.
-pub const PID_COUNTS: u32 = 2048;
-/// Index, in the map of these counters, of those that the kernel side writes.
-pub const PID_COUNTS_OF_KERNEL: u32 = 0;
-/// Index of those that user space writes.
-pub const PID_COUNTS_OF_USER: u32 = 1;
+/// No process id is larger on 64 bits (include/linux/threads.h, `PID_MAX_LIMIT`).
+pub const PIDS_MAX: u32 = 4 << 20;
+/// Roles in one entry of the map of roles, which has one byte for each process id.
+pub const ROLES_ENTRY: u32 = 4096;
 /// Most bytes of the executed file's path.
 pub const PATH_MAX: u32 = 1024;
 /// Most bytes of arguments.

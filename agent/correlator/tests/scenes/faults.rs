@@ -1,6 +1,6 @@
 //! What goes wrong on a node and in the observation of it: each has a defined outcome.
 
-use sandglass_model::event::ExitStatus;
+use sandglass_model::event::{ExitStatus, PluginIo};
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::{Body, ProcessKey, Timestamp};
 
@@ -72,6 +72,33 @@ fn a_suspend_ends_what_was_open_at_its_deadline_and_nothing_else() {
     );
     assert_eq!(b.root().end.map(|end| end.since(b.start())), Some(50 * MILLISECOND));
     assert_eq!(played.counters().orphan, 0);
+}
+
+/// Two threads of a process that end within the same nanoseconds may both report its end (`take_role()` in `probes/bpf/process.h`).
+#[test]
+fn an_end_that_is_reported_twice_is_one_end() {
+    let text = |reports: usize| {
+        let mut scene = Scene::by_runtime("cnitool");
+        let plugin = scene.at(0).plugin("bridge", &add("sb", "eth0"));
+        let ip = scene.at(5).command(plugin, "/sbin/ip", &["link"]);
+        for report in 0..reports {
+            scene.at(10 + report as u64).exit(ip, 1);
+        }
+        for report in 0..reports {
+            let io = PluginIo {
+                process: plugin,
+                netconf: None,
+                error: None,
+                addresses: vec!["10.0.0.7".to_owned()],
+            };
+            scene.at(20 + report as u64).plugin_io(io).exit(plugin, 0);
+        }
+        let played = scene.play().finish();
+        assert_eq!(played.closed.len(), 1);
+        assert_eq!(played.counters().orphan, 0);
+        played.text()
+    };
+    assert_eq!(text(2), text(1));
 }
 
 #[test]
@@ -268,7 +295,7 @@ fn events_of_nobody_are_orphans() {
     scene.at(1).exit(nobody, 0);
     let other = ProcessKey { pid: 8, start_ticks: 7 };
     let child = scene.fork(other);
-    scene.plugin_io(sandglass_model::event::PluginIo {
+    scene.plugin_io(PluginIo {
         process: child,
         netconf: None,
         error: None,

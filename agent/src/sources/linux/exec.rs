@@ -155,7 +155,7 @@ fn attach_rung(
     family.attach("on_fork", "sched_process_fork", loader)?;
     let channels = Channels {
         stream: family.stream()?,
-        processes: family.processes()?,
+        roles: family.roles()?,
         pages: family.pages()?,
         trust: family.trust()?,
     };

@@ -8,5 +8,6 @@ pub mod family;
 mod hook;
 pub mod iterator;
 pub mod maps;
+pub mod roles;
 pub mod run_time;
 mod types;

@@ -24,7 +24,8 @@ use super::{running, tcp_sockets};
 use crate::sources::clock;
 use crate::sources::linux::cgroups::{self, Cgroups};
 use crate::sources::linux::loader::family::{Family, Part};
-use crate::sources::linux::loader::maps::{Processes, RequestMaps};
+use crate::sources::linux::loader::maps::RequestMaps;
+use crate::sources::linux::loader::roles::Roles;
 use crate::sources::linux::record::text;
 
 /// The programs, the plugins for which they are attached, and the daemons that are followed.
@@ -172,14 +173,14 @@ impl Daemons {
     ///
     /// # Errors
     /// A message when the kernel rejects the programs.
-    pub fn check(&mut self, slow: bool, processes: &mut Processes, events: &mut Vec<Event>) -> Result<(), String> {
+    pub fn check(&mut self, slow: bool, roles: &mut Roles, events: &mut Vec<Event>) -> Result<(), String> {
         let now = clock::now();
         let runs = |running: &Running| {
             let began = running.began.filter(|_| self.shims.contains(&running.plugin));
             began.is_some_and(|began| now.since(began) < SHIM_MAX_NS)
         };
         let wanted = slow || self.running.values().any(runs) || (self.attached && now < self.until);
-        self.release(!wanted, now, processes);
+        self.release(!wanted, now, roles);
         if wanted == self.attached {
             return Ok(());
         }
@@ -215,7 +216,7 @@ impl Daemons {
     }
 
     /// Releases daemons that have no request, or all of them.
-    fn release(&mut self, all: bool, now: Timestamp, processes: &mut Processes) {
+    fn release(&mut self, all: bool, now: Timestamp, roles: &mut Roles) {
         let maps = &mut self.maps;
         self.followed.retain(|pid, daemon| {
             let is_idle = daemon.in_flight.is_empty() && now.since(daemon.idle_from) >= IDLE_NS;
@@ -224,9 +225,9 @@ impl Daemons {
             }
             // The role first: what arrives behind it makes the kernel side follow the daemon again, and what arrived just before it is
             // seen here.
-            processes.release_daemon(*pid);
+            roles.release_daemon(*pid);
             if maps.has_received(*pid, daemon.newest) {
-                processes.keep_daemon(*pid);
+                roles.keep_daemon(*pid);
                 return true;
             }
             maps.forget_daemon(*pid);

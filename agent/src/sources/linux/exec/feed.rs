@@ -24,7 +24,8 @@ use crate::scheduling;
 use crate::sources::linux::cgroups::Cgroups;
 use crate::sources::linux::feed::{Drained, Feed, Outlet, RECORDS_MAX};
 use crate::sources::linux::loader::family::RecordStream;
-use crate::sources::linux::loader::maps::{Pages, Processes, TrustMaps};
+use crate::sources::linux::loader::maps::{Pages, TrustMaps};
+use crate::sources::linux::loader::roles::Roles;
 use crate::sources::linux::netns::NetnsWatch;
 use crate::sources::linux::runtime_times::MeterRequests;
 use crate::sources::queue::Stopped;
@@ -34,8 +35,8 @@ use crate::sources::{TrustSettings, clock};
 pub struct Channels {
     /// Those that every probe has.
     pub stream: RecordStream,
-    /// The tracked processes.
-    pub processes: Processes,
+    /// The table of roles, which says what is tracked.
+    pub roles: Roles,
     /// Where the pages of pipes lie.
     pub pages: Pages,
     /// Who is trusted, and who was refused.
@@ -45,7 +46,7 @@ pub struct Channels {
 /// The feed.
 pub struct ExecFeed {
     stream: RecordStream,
-    processes: Processes,
+    roles: Roles,
     trust: Trust,
     outlet: Outlet,
     /// How much waited in the ring when the newest record was written: the gauge of the health page.
@@ -91,7 +92,7 @@ impl ExecFeed {
     ) -> ExecFeed {
         ExecFeed {
             stream: channels.stream,
-            processes: channels.processes,
+            roles: channels.roles,
             trust: Trust::new(channels.trust, trust, health.clone()),
             outlet,
             ring_bytes: health.ring_bytes.clone(),
@@ -218,7 +219,7 @@ impl ExecFeed {
             return;
         };
         let slow = self.waits.as_ref().is_some_and(Waits::are_attached);
-        if let Err(error) = daemons.check(slow, &mut self.processes, &mut self.burst) {
+        if let Err(error) = daemons.check(slow, &mut self.roles, &mut self.burst) {
             tracing::warn!(%error, "requests to daemons are not followed any more");
             self.daemons = None;
         }
@@ -268,7 +269,7 @@ impl Feed for ExecFeed {
         if let Some(cri) = &mut self.cri {
             cri.find_sockets();
         }
-        let running = running::track(&mut self.processes, &self.trust);
+        let running = running::track(&mut self.roles, &self.trust);
         let first = running
             .events
             .iter()

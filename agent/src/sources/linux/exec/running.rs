@@ -14,7 +14,7 @@ use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
 
 use super::decode::kept_environment;
 use super::trust::Trust;
-use crate::sources::linux::loader::maps::Processes;
+use crate::sources::linux::loader::roles::Roles;
 use crate::sources::linux::record::{strings, text};
 use crate::sources::linux::{cgroups, process_root};
 
@@ -29,7 +29,7 @@ pub struct Found {
 
 /// Tracks what runs already. Reads `/proc` once for each pass, which takes some milliseconds on a node with a thousand
 /// processes.
-pub fn track(processes: &mut Processes, trust: &Trust) -> Found {
+pub fn track(roles: &mut Roles, trust: &Trust) -> Found {
     let mut found = Vec::new();
     // `known` are the processes of earlier passes, `refused` and `unread` those that were counted as such.
     let (mut known, mut refused, mut unread) = (HashSet::new(), HashSet::new(), HashSet::new());
@@ -49,7 +49,7 @@ pub fn track(processes: &mut Processes, trust: &Trust) -> Found {
         let before = known.len();
         for process in plugin_processes(&known, &mut is_root) {
             known.insert(process.pid);
-            found.extend(track_one(processes, &process));
+            found.extend(track_one(roles, &process));
         }
         if known.len() == before {
             break;
@@ -62,14 +62,14 @@ pub fn track(processes: &mut Processes, trust: &Trust) -> Found {
 }
 
 /// Tracks one process. `None` when its records report it already, or when it has ended.
-fn track_one(processes: &mut Processes, process: &Process) -> Option<Event> {
-    if !processes.track(process.pid) {
+fn track_one(roles: &mut Roles, process: &Process) -> Option<Event> {
+    if !roles.track(process.pid) {
         return None;
     }
     let event = describe(process);
     // A process that ended before it was tracked would stay in the table for ever.
     let same = read_process(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks && !now.ended);
-    if !same && processes.untrack(process.pid) {
+    if !same && roles.untrack(process.pid) {
         return None;
     }
     event

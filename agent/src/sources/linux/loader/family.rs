@@ -13,13 +13,13 @@ use std::time::Instant;
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
-use sandglass_probes::wire::PID_COUNTS;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use super::error::LoadError;
 use super::hook::{self, AttachPoint, Hook};
 use super::iterator;
-use super::maps::{CriMaps, LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
+use super::maps::{CriMaps, LostCounter, Pages, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
+use super::roles::Roles;
 use super::run_time::ProgramTime;
 use super::types::KernelTypes;
 use crate::sources::linux::symbols::{self, Namer, Symbols};
@@ -383,16 +383,15 @@ impl Family {
         })
     }
 
-    /// Takes the table of tracked processes of the process probe. Works once.
+    /// Maps the table of roles of the process probe. The map stays in the object: programs that are loaded later refer to it.
     ///
     /// # Errors
-    /// As for [`Family::stream`].
-    pub fn processes(&mut self) -> Result<Processes, LoadError> {
-        Ok(Processes {
-            roles: self.take_map("processes")?,
-            pid_counts: self.take_map("pid_counts")?,
-            counted: [0; PID_COUNTS as usize],
-        })
+    /// When the map is missing or not of its kind, or the kernel refuses to map it into memory.
+    pub fn roles(&self) -> Result<Roles, LoadError> {
+        let Some(Map::Array(table)) = self.ebpf.map("roles") else {
+            return Err(self.unexpected("roles"));
+        };
+        Roles::map(table.fd()).map_err(|error| self.unexpected(&format!("roles: {error}")))
     }
 
     /// Takes the calibration of the process probe. Works once.

@@ -11,9 +11,7 @@ use sandglass_probes::Record as _;
 use sandglass_probes::wire::cri::CriSockets;
 use sandglass_probes::wire::daemons::PORT_WORDS;
 use sandglass_probes::wire::trust::{RefusedRecord, TrustedOwners};
-use sandglass_probes::wire::{
-    CALIBRATION_PENDING, COMM_LEN, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_DAEMON, ROLE_TRACKED,
-};
+use sandglass_probes::wire::{CALIBRATION_PENDING, COMM_LEN, Calibration, LOST_SLOTS};
 
 /// The ring buffer of an object.
 pub struct Ring(pub(super) RingBuf<MapData>);
@@ -60,63 +58,6 @@ impl LostCounter {
         let new = total.saturating_sub(self.seen);
         self.seen = self.seen.max(total);
         new
-    }
-}
-
-/// The processes that the kernel side tracks.
-pub struct Processes {
-    /// One of the `ROLE_` constants by process id.
-    pub(super) roles: HashMap<MapData, u32, u32>,
-    /// Two tables: the kernel side's and user space's.
-    pub(super) pid_counts: Array<MapData, PidCounts>,
-    /// User space's own counters as they stand in `pid_counts`.
-    pub(super) counted: PidCounts,
-}
-
-/// How many tracked processes have a pid of these low bits. The kernel side looks up only pids whose counter is not 0.
-pub type PidCounts = [u32; PID_COUNTS as usize];
-
-impl Processes {
-    /// Tracks a process and what it forks. False when it is tracked already, or the table is full.
-    pub fn track(&mut self, pid: u32) -> bool {
-        self.insert(pid, ROLE_TRACKED)
-    }
-
-    /// Ends the tracking of a process. False when it was not tracked: its exit has been reported.
-    pub fn untrack(&mut self, pid: u32) -> bool {
-        self.roles.remove(&pid).is_ok() && self.count(pid, u32::wrapping_sub)
-    }
-
-    /// Follows a daemon again that was just released. The kernel side may have done so already.
-    pub fn keep_daemon(&mut self, pid: u32) {
-        self.insert(pid, ROLE_DAEMON);
-    }
-
-    /// Ends the following of a daemon. A process that has another role by now keeps it.
-    pub fn release_daemon(&mut self, pid: u32) {
-        if self.roles.get(&pid, 0).is_ok_and(|role| role == ROLE_DAEMON) {
-            self.untrack(pid);
-        }
-    }
-
-    /// Counts first: the kernel side does not find an entry that is not counted.
-    fn insert(&mut self, pid: u32, role: u32) -> bool {
-        if !self.count(pid, u32::wrapping_add) {
-            return false;
-        }
-        let inserted = self.roles.insert(pid, role, BPF_NOEXIST).is_ok();
-        if !inserted {
-            self.count(pid, u32::wrapping_sub);
-        }
-        inserted
-    }
-
-    /// Changes the counter of a pid by one and writes user space's whole table, which has no other writer. False when the map
-    /// cannot be written.
-    fn count(&mut self, pid: u32, change: fn(u32, u32) -> u32) -> bool {
-        let count = &mut self.counted[(pid % PID_COUNTS) as usize];
-        *count = change(*count, 1);
-        self.pid_counts.set(PID_COUNTS_OF_USER, self.counted, 0).is_ok()
     }
 }
 
@@ -278,6 +219,3 @@ impl TrustMaps {
         RefusedRecord::read(&bytes).map(|(record, _)| record)
     }
 }
-
-// include/uapi/linux/bpf.h
-const BPF_NOEXIST: u64 = 1;
