@@ -84,7 +84,6 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "GoroutineWords",
                 "ExecRecord",
                 "ExitRecord",
-                "StdioRecord",
                 "Calibration",
                 "DnsRecord",
                 "DropRecord",

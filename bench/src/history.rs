@@ -276,6 +276,8 @@ impl History {
             header: header(KIND_EXIT, process, at + lasts),
             status: 0,
             role,
+            stdin_len: 0,
+            stdout_len: 0,
         };
         self.send(at + lasts, exit.bytes().to_vec());
     }

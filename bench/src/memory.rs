@@ -52,9 +52,7 @@ fn allocations(sandboxes: u64) -> Result<(f64, f64)> {
             let begin = counts().allocations;
             let decoded = decode(record)?;
             decoding += counts().allocations - begin;
-            if let Some(decoded) = decoded {
-                feed(&mut pipeline, decoded.event, &mut found);
-            }
+            feed(&mut pipeline, decoded.event, &mut found);
             all += counts().allocations - begin;
         }
     }
@@ -103,9 +101,7 @@ fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<
         }
         fed += records.len() as u64;
         for record in records.iter() {
-            if let Some(decoded) = decode(record)? {
-                correlator.handle(decoded.event);
-            }
+            correlator.handle(decode(record)?.event);
             outputs += correlator.drain().len() as u64;
         }
         correlator.take_changed();

@@ -126,9 +126,7 @@ fn pass(records: &Records, sandboxes: u64) -> Result<f64> {
     let mut found = Found::default();
     let begin = thread_time();
     for record in records.iter() {
-        if let Some(decoded) = decode(record)? {
-            feed(&mut pipeline, decoded.event, &mut found);
-        }
+        feed(&mut pipeline, decode(record)?.event, &mut found);
     }
     pipeline.finish(&mut found);
     let busy = thread_time().saturating_sub(begin);
@@ -161,7 +159,7 @@ fn stages(sandboxes: u64) -> Result<(f64, f64)> {
         }
         decoding += thread_time().saturating_sub(begin);
         for record in records.iter() {
-            decoded.extend(decode(record)?.map(|decoded| decoded.event));
+            decoded.push(decode(record)?.event);
         }
         let begin = thread_time();
         for event in decoded.drain(..) {

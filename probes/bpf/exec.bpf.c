@@ -282,6 +282,7 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 {
 	struct task_struct *task = (void *)ctx[0], *leader = 0;
 	struct signal_struct *signal = 0;
+	struct scratch *s = scratch();
 	int live = 0, status = 0, pid = 0, tid = 0;
 	unsigned int flags = 0;
 	uint64_t start = 0;
@@ -300,24 +301,27 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 		put_end(task);
 #endif
 	// Threads that end at the same time may all see zero live threads: the one that takes the role reports. Where two do, the second
-	// report changes nothing in user space.
+	// report finds a process that has ended.
 	if (live != 0 || !take_role(pid))
 		return 0;
 	// User space followed it for requests, which end with it.
-	if (role == ROLE_DAEMON)
+	if (role == ROLE_DAEMON || !s)
 		return 0;
 	READ(leader, task->group_leader);
 	READ(start, leader->start_boottime);
-	if (with_stdio && role == ROLE_TRACKED)
-		emit_stdio(pid, start);
 	READ_TYPED(flags, signal->flags);
 	if (flags & SIGNAL_GROUP_EXIT)
 		READ_TYPED(status, signal->group_exit_code);
 	else
 		READ_TYPED(status, task->exit_code);
-	struct ExitRecord record = { .status = status, .role = role };
-	put_head(&record.header, KIND_EXIT, pid, start);
-	emit(&record.header, sizeof(record));
+	s->exit = (struct ExitRecord){ .status = status, .role = role };
+	if (with_stdio && role == ROLE_TRACKED)
+		put_stdio();
+	put_head(&s->exit.header, KIND_EXIT, pid, start);
+	uint64_t size = sizeof(s->exit) + s->exit.stdin_len + s->exit.stdout_len;
+	opaque(size);
+	if (size <= sizeof(s->exit) + sizeof(s->streams))
+		emit(&s->exit.header, size);
 	return 0;
 }
 

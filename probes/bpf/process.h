@@ -26,8 +26,8 @@ struct scratch {
 	struct ExecRecord exec;
 	// Path, arguments and kept environment behind the ExecRecord.
 	uint8_t room[EXEC_ROOM];
-	struct StdioRecord stdio;
-	// Standard input and standard output behind the StdioRecord.
+	struct ExitRecord exit;
+	// Standard input and standard output behind the ExitRecord.
 	uint8_t streams[2 * STDIO_MAX];
 };
 

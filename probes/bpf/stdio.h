@@ -157,8 +157,8 @@ noinline uint32_t read_pipe(uint64_t pipe, uint32_t place)
 	return bpf_probe_read_kernel(&s->streams[place], len, (void *)address) ? 0 : len;
 }
 
-// Of the process that exits now, whose id and start these are.
-static noinline int emit_stdio(uint32_t pid, uint64_t start_ns)
+// Puts what the process that exits now has read and written behind its ExitRecord, whose lengths are 0 before.
+noinline int put_stdio(void)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
@@ -184,12 +184,10 @@ static noinline int emit_stdio(uint32_t pid, uint64_t start_ns)
 		return 0;
 	uint32_t out = read_pipe(pipe_of(own[1], inherited[1]), in);
 	opaque(out);
-	if (out > STDIO_MAX || (!in && !out))
+	if (out > STDIO_MAX)
 		return 0;
-	put_head(&s->stdio.header, KIND_STDIO, pid, start_ns);
-	s->stdio.stdin_len = in;
-	s->stdio.stdout_len = out;
-	emit(&s->stdio.header, sizeof(s->stdio) + in + out);
+	s->exit.stdin_len = in;
+	s->exit.stdout_len = out;
 	return 0;
 }
 

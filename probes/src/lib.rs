@@ -18,7 +18,7 @@ use wire::extack::{EXTACK_MAX, ExtackRecord};
 use wire::locks::{ContentionRecord, FileLockRecord, LOCK_NAME_MAX, LOCK_NAMES};
 use wire::trust::{REFUSED_PATH_MAX, RefusedRecord, TRUSTED_CGROUPS_MAX, TRUSTED_USERS_MAX, TrustedOwners};
 use wire::waits::{RunRecord, STACK_MAX, ThreadTimes, WakeRecord};
-use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
+use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader};
 
 /// Compiled objects from the build's directory, each aligned for the loader.
 macro_rules! objects {
@@ -88,8 +88,6 @@ unsafe impl Record for ExecRecord {}
 // SAFETY: as for `RecordHeader`.
 unsafe impl Record for ExitRecord {}
 // SAFETY: as for `RecordHeader`.
-unsafe impl Record for StdioRecord {}
-// SAFETY: as for `RecordHeader`.
 unsafe impl Record for Calibration {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for DnsRecord {}
@@ -131,8 +129,7 @@ unsafe impl Record for SandboxResponseRecord {}
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 4 + 8 * 4);
 const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 4 + 4 * 8 + 16);
-const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
-const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
+const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 4);
 const _: () = assert!(size_of::<Calibration>() == 8 * 5 + 4 * 4);
 const _: () = assert!(size_of::<DnsRecord>() == 8 * 4 + 4 * 5 + 2 * 2 + 8 + 16 * 3 + 4 * 2);
 const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2 + 4 * 2);
@@ -234,6 +231,8 @@ mod tests {
             },
             status: 256,
             role: wire::ROLE_TRACKED,
+            stdin_len: 0,
+            stdout_len: 0,
         };
         let mut bytes = vec![0xff];
         bytes.extend_from_slice(record.bytes());

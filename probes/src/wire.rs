@@ -21,9 +21,6 @@ pub const KIND_FORK: u32 = 1;
 pub const KIND_EXEC: u32 = 2;
 /// A process ended: [`ExitRecord`].
 pub const KIND_EXIT: u32 = 3;
-
-/// What an exiting plugin read and wrote: [`StdioRecord`].
-pub const KIND_STDIO: u32 = 4;
 /// A thread of a tracked process is being woken: [`waits::WakeRecord`].
 pub const KIND_WAKE: u32 = 5;
 /// A thread of a tracked process begins to run: [`waits::RunRecord`].
@@ -177,7 +174,8 @@ pub struct ExecRecord {
     pub parent_comm: [u8; COMM_LEN],
 }
 
-/// A process ended, with all its threads.
+/// A process ended, with all its threads. What a plugin read and wrote follows, as far as its pipes still held it then: the bytes of
+/// standard input, then those of standard output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitRecord {
@@ -187,15 +185,6 @@ pub struct ExitRecord {
     pub status: u32,
     /// One of the `ROLE_` constants.
     pub role: u32,
-}
-
-/// What a plugin read and wrote, as far as its pipes still held it when it exited. The bytes of standard input follow, then those
-/// of standard output.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StdioRecord {
-    /// Head.
-    pub header: RecordHeader,
     /// Bytes of standard input.
     pub stdin_len: u32,
     /// Bytes of standard output.

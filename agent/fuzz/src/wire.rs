@@ -29,14 +29,20 @@ pub fn run(data: &[u8]) {
             first.copy_from_slice(&kind.to_ne_bytes());
         }
         match exec::decode::decode_any(&record) {
-            Ok(Some(DecodedRecord::SandboxRequest(request))) => assembly.add(&request).into_iter().for_each(event),
-            Ok(Some(DecodedRecord::SandboxResponse(response))) => event(exec::cri::response(&response)),
+            Ok(DecodedRecord::SandboxRequest(request)) => assembly.add(&request).into_iter().for_each(event),
+            Ok(DecodedRecord::SandboxResponse(response)) => event(exec::cri::response(&response)),
             _ => {}
         }
     }
     let mut record = data.to_vec();
     for kind in 0..8_u8 {
-        if let Ok(Some(decoded)) = exec::decode::decode(&record) {
+        if let Ok(decoded) = exec::decode::decode(&record) {
+            if let Some(io) = decoded.io {
+                event(Event {
+                    at: decoded.event.at,
+                    body: Body::PluginIoRead(io),
+                });
+            }
             event(decoded.event);
         }
         if let Some(first) = record.get_mut(..4) {

@@ -4,7 +4,7 @@
 //! and `TRACESTATE` become part of an event.
 //! Does not: look up a cgroup's path, or leave out processes of runtimes (the feed does).
 
-use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, NetlinkRemark};
+use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, NetlinkRemark, PluginIo};
 use sandglass_model::waits::{SchedulerCount, ThreadKey};
 use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
@@ -17,8 +17,7 @@ use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord, KIND_CONTE
 use sandglass_probes::wire::waits::{RunRecord, WakeRecord};
 use sandglass_probes::wire::{
     COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, GoroutineWords, KIND_EXEC, KIND_EXIT, KIND_FORK,
-    KIND_MESSAGE, KIND_RUN, KIND_STDIO, KIND_WAKE, ROLE_RUNTIME, ROLE_RUNTIME_FORK, ROLE_TRACKED, RecordHeader,
-    StdioRecord,
+    KIND_MESSAGE, KIND_RUN, KIND_WAKE, ROLE_RUNTIME, ROLE_RUNTIME_FORK, ROLE_TRACKED, RecordHeader,
 };
 
 use super::stdio;
@@ -29,6 +28,8 @@ use crate::sources::linux::record::{DecodeError, text};
 pub struct DecodedProcess {
     /// What happened. The cgroup path of an exec is still empty.
     pub event: Event,
+    /// Of an exit, what the plugin read and wrote before.
+    pub io: Option<Box<PluginIo>>,
     /// Id of the cgroup (v2) of an exec, else 0.
     pub cgroup_id: u64,
     /// Whose the process is.
@@ -75,7 +76,7 @@ pub enum DecodedRecord {
 ///
 /// # Errors
 /// When the bytes are no record.
-pub fn decode_any(bytes: &[u8]) -> Result<Option<DecodedRecord>, DecodeError> {
+pub fn decode_any(bytes: &[u8]) -> Result<DecodedRecord, DecodeError> {
     let short = |kind| DecodeError::Short {
         kind,
         bytes: bytes.len(),
@@ -84,47 +85,47 @@ pub fn decode_any(bytes: &[u8]) -> Result<Option<DecodedRecord>, DecodeError> {
     Ok(match header.kind {
         KIND_WAKE => {
             let (record, _) = WakeRecord::read(bytes).ok_or(short(KIND_WAKE))?;
-            Some(DecodedRecord::Wake(Box::new(record)))
+            DecodedRecord::Wake(Box::new(record))
         }
         KIND_RUN => {
             let (record, _) = RunRecord::read(bytes).ok_or(short(KIND_RUN))?;
-            Some(DecodedRecord::Run(record))
+            DecodedRecord::Run(record)
         }
         KIND_FILE_LOCK => {
             let (record, _) = FileLockRecord::read(bytes).ok_or(short(KIND_FILE_LOCK))?;
-            Some(DecodedRecord::FileLock(Box::new(record)))
+            DecodedRecord::FileLock(Box::new(record))
         }
         KIND_CONTENTION => {
             let (record, _) = ContentionRecord::read(bytes).ok_or(short(KIND_CONTENTION))?;
-            Some(DecodedRecord::Contention(Box::new(record)))
+            DecodedRecord::Contention(Box::new(record))
         }
         KIND_MESSAGE => {
             let (record, _) = MessageRecord::read(bytes).ok_or(short(KIND_MESSAGE))?;
-            Some(DecodedRecord::Message(record))
+            DecodedRecord::Message(record)
         }
         KIND_SANDBOX_REQUEST => {
             let (record, _) = SandboxRequestRecord::read(bytes).ok_or(short(KIND_SANDBOX_REQUEST))?;
-            Some(DecodedRecord::SandboxRequest(Box::new(record)))
+            DecodedRecord::SandboxRequest(Box::new(record))
         }
         KIND_SANDBOX_RESPONSE => {
             let (record, _) = SandboxResponseRecord::read(bytes).ok_or(short(KIND_SANDBOX_RESPONSE))?;
-            Some(DecodedRecord::SandboxResponse(Box::new(record)))
+            DecodedRecord::SandboxResponse(Box::new(record))
         }
-        _ => decode(bytes)?.map(DecodedRecord::Process),
+        _ => DecodedRecord::Process(decode(bytes)?),
     })
 }
 
-/// Decodes one record of a process. `None` when it holds nothing that makes an event: a plugin's pipes without JSON in them.
+/// Decodes one record of a process.
 ///
 /// # Errors
 /// When the bytes are no record.
-pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
+pub fn decode(bytes: &[u8]) -> Result<DecodedProcess, DecodeError> {
     let short = |kind| DecodeError::Short {
         kind,
         bytes: bytes.len(),
     };
     let (header, _) = RecordHeader::read(bytes).ok_or(short(0))?;
-    let mut cgroup_id = 0;
+    let (mut cgroup_id, mut io) = (0, None);
     let mut role = ROLE_TRACKED;
     let mut goroutine = GoroutineWords::default();
     let body = match header.kind {
@@ -148,23 +149,13 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
             Body::ProcessExecuted(Box::new(exec))
         }
         KIND_EXIT => {
-            let (record, _) = ExitRecord::read(bytes).ok_or(short(KIND_EXIT))?;
+            let (record, rest) = ExitRecord::read(bytes).ok_or(short(KIND_EXIT))?;
             role = record.role;
+            io = plugin_io(&record, rest).ok_or(short(KIND_EXIT))?;
             Body::ProcessExited(Exit {
                 process: key(&header),
                 how: exit_status(record.status),
             })
-        }
-        KIND_STDIO => {
-            let (record, rest) = StdioRecord::read(bytes).ok_or(short(KIND_STDIO))?;
-            let (stdin, rest) = rest
-                .split_at_checked(record.stdin_len as usize)
-                .ok_or(short(KIND_STDIO))?;
-            let stdout = rest.get(..record.stdout_len as usize).ok_or(short(KIND_STDIO))?;
-            match stdio::parse(key(&header), stdin, stdout) {
-                Some(io) => Body::PluginIoRead(Box::new(io)),
-                None => return Ok(None),
-            }
         }
         KIND_EXTACK => {
             let (record, _) = ExtackRecord::read(bytes).ok_or(short(KIND_EXTACK))?;
@@ -177,8 +168,9 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
         kind => return Err(DecodeError::UnknownKind(kind)),
     };
     let at = Timestamp(header.at_ns);
-    Ok(Some(DecodedProcess {
+    Ok(DecodedProcess {
         event: Event { at, body },
+        io,
         cgroup_id,
         role: match role {
             ROLE_RUNTIME => ProcessRole::Runtime,
@@ -187,7 +179,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
         },
         ring_bytes: header.ring_bytes,
         goroutine,
-    }))
+    })
 }
 
 /// The process of a record: pid and start, since the kernel reuses pids.
@@ -219,6 +211,14 @@ fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
         }),
         running: false,
     })
+}
+
+/// What the plugin of an exit read and wrote; `None` when the texts behind the record are shorter than their lengths, `Some(None)` when
+/// there is no JSON in them.
+fn plugin_io(record: &ExitRecord, rest: &[u8]) -> Option<Option<Box<PluginIo>>> {
+    let (stdin, rest) = rest.split_at_checked(record.stdin_len as usize)?;
+    let stdout = rest.get(..record.stdout_len as usize)?;
+    Some(stdio::parse(key(&record.header), stdin, stdout).map(Box::new))
 }
 
 /// How a process ended, from a status as wait(2) returns it: the signal in bits 0 to 6, bit 7 for a core dump, the code in bits

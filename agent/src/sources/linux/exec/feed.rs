@@ -136,6 +136,11 @@ impl ExecFeed {
         self.ring_bytes
             .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
         let mut event = decoded.event;
+        let io = decoded.io.map(|io| Event {
+            at: event.at,
+            body: Body::PluginIoRead(io),
+        });
+        self.burst.extend(io);
         let is_tracked = decoded.role == ProcessRole::Tracked;
         match &mut event.body {
             Body::ProcessExecuted(exec) => {
@@ -314,37 +319,36 @@ impl Feed for ExecFeed {
         {
             records += 1;
             match decoded {
-                Ok(Some(DecodedRecord::Process(decoded))) => self.on_record(decoded),
-                Ok(Some(DecodedRecord::Wake(record))) => {
+                Ok(DecodedRecord::Process(decoded)) => self.on_record(decoded),
+                Ok(DecodedRecord::Wake(record)) => {
                     let daemons = self.daemons.as_mut();
                     let goroutine = daemons.and_then(|daemons| daemons.goroutine(&record.header, &record.goroutine));
                     if let Some(waits) = &mut self.waits {
                         self.burst.push(waits.woken(&record, goroutine, &mut self.cgroups));
                     }
                 }
-                Ok(Some(DecodedRecord::FileLock(record))) => {
+                Ok(DecodedRecord::FileLock(record)) => {
                     self.burst
                         .extend(self.waits.as_mut().and_then(|waits| waits.file_lock(&record)));
                 }
-                Ok(Some(DecodedRecord::Contention(record))) => {
+                Ok(DecodedRecord::Contention(record)) => {
                     self.burst
                         .extend(self.waits.as_mut().map(|waits| waits.kernel_lock(&record)));
                 }
-                Ok(Some(DecodedRecord::Run(record))) => self.burst.push(waits::ran(&record)),
-                Ok(Some(DecodedRecord::Message(record))) => {
+                Ok(DecodedRecord::Run(record)) => self.burst.push(waits::ran(&record)),
+                Ok(DecodedRecord::Message(record)) => {
                     let daemons = self.daemons.as_mut();
                     let event = daemons.and_then(|daemons| daemons.on_message(&record, &mut self.cgroups));
                     self.burst.extend(event);
                 }
-                Ok(Some(DecodedRecord::SandboxRequest(record))) => {
+                Ok(DecodedRecord::SandboxRequest(record)) => {
                     let event = self.cri.as_mut().and_then(|cri| cri.on_request(&record));
                     self.on_sandbox_event(event);
                 }
-                Ok(Some(DecodedRecord::SandboxResponse(record))) => {
+                Ok(DecodedRecord::SandboxResponse(record)) => {
                     let event = self.cri.as_mut().and_then(|cri| cri.on_response(&record));
                     self.on_sandbox_event(event);
                 }
-                Ok(None) => {}
                 Err(error) => self.outlet.count_undecodable(&error),
             }
             if self.burst.len() >= BURST_MAX {

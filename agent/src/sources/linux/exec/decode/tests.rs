@@ -36,7 +36,7 @@ fn exec_bytes(path: &[u8], args: &[u8], env: &[u8], flags: u32) -> Vec<u8> {
 }
 
 fn decoded(bytes: &[u8]) -> DecodedProcess {
-    decode(bytes).unwrap().unwrap()
+    decode(bytes).unwrap()
 }
 
 fn exec_of(bytes: &[u8]) -> Exec {
@@ -118,6 +118,8 @@ fn an_exit_is_a_code_or_a_signal() {
             header: header(KIND_EXIT),
             status,
             role: ROLE_RUNTIME,
+            stdin_len: 0,
+            stdout_len: 0,
         };
         let decoded = decoded(record.bytes());
         assert_eq!(decoded.role, ProcessRole::Runtime);
@@ -201,31 +203,37 @@ proptest! {
 }
 
 #[test]
-fn json_of_a_plugin_makes_an_event_and_nothing_makes_none() {
+fn json_of_a_plugin_comes_with_its_exit() {
     let (stdin, stdout) = (
         br#"{"name":"pods","type":"bridge","password":"x"}"#,
         br#"{"code":7,"msg":"bad"}"#,
     );
-    let record = StdioRecord {
-        header: header(KIND_STDIO),
+    let record = ExitRecord {
+        header: header(KIND_EXIT),
+        status: 0,
+        role: ROLE_TRACKED,
         stdin_len: stdin.len() as u32,
         stdout_len: stdout.len() as u32,
     };
     let bytes = [record.bytes(), stdin, stdout].concat();
-    let Body::PluginIoRead(io) = decoded(&bytes).event.body else {
-        panic!("no PluginIoRead");
-    };
+    let io = decoded(&bytes).io.unwrap();
     assert_eq!(io.netconf.unwrap().network, "pods");
     assert_eq!(io.error.unwrap().code, 7);
     for len in 0..bytes.len() {
         assert!(decode(&bytes[..len]).is_err(), "{len} bytes");
     }
-    let empty = StdioRecord {
+    let empty = ExitRecord {
         stdout_len: 0,
         stdin_len: 0,
         ..record
     };
-    assert_eq!(decode(empty.bytes()), Ok(None));
+    assert_eq!(decoded(empty.bytes()).io, None);
+    let words = ExitRecord {
+        stdin_len: 9,
+        stdout_len: 0,
+        ..record
+    };
+    assert_eq!(decoded(&[words.bytes(), &b"no JSON.."[..]].concat()).io, None);
 }
 
 #[test]
@@ -256,10 +264,7 @@ fn records_of_locks_are_read_only_from_enough_bytes() {
         holder_comm: [0; COMM_LEN],
         names: [0; 320],
     };
-    assert_eq!(
-        decode_any(file.bytes()),
-        Ok(Some(DecodedRecord::FileLock(Box::new(file))))
-    );
+    assert_eq!(decode_any(file.bytes()), Ok(DecodedRecord::FileLock(Box::new(file))));
     let kernel = ContentionRecord {
         header: header(KIND_CONTENTION),
         begin_ns: 1,
@@ -278,7 +283,7 @@ fn records_of_locks_are_read_only_from_enough_bytes() {
     };
     assert_eq!(
         decode_any(kernel.bytes()),
-        Ok(Some(DecodedRecord::Contention(Box::new(kernel))))
+        Ok(DecodedRecord::Contention(Box::new(kernel)))
     );
     for bytes in [file.bytes(), kernel.bytes()] {
         for len in 0..bytes.len() {
