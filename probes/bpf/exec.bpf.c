@@ -282,7 +282,6 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 {
 	struct task_struct *task = (void *)ctx[0], *leader = 0;
 	struct signal_struct *signal = 0;
-	struct scratch *s = scratch();
 	int live = 0, status = 0, pid = 0, tid = 0;
 	unsigned int flags = 0;
 	uint64_t start = 0;
@@ -304,7 +303,8 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	// report finds a process that has ended.
 	if (live != 0 || !take_role(pid))
 		return 0;
-	// User space followed it for requests, which end with it.
+	struct scratch *s = scratch();
+	// User space followed a daemon for requests, which end with it.
 	if (role == ROLE_DAEMON || !s)
 		return 0;
 	READ(leader, task->group_leader);

@@ -1,4 +1,4 @@
-//! Decodes the records of the process probe into events. Pure; any bytes give an event, nothing or an error, never a panic.
+//! Decodes the records of the process probe into events. Pure; any bytes give a record or an error, never a panic.
 //!
 //! Used by the feed of the process probe, by tests and by the benchmarks. Of the environment only `CNI_*`, `TRACEPARENT`
 //! and `TRACESTATE` become part of an event.
