@@ -10,10 +10,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Where the Windows build and what it needs are.
 struct Windows {
@@ -77,32 +81,13 @@ fn build() -> Result<Windows, String> {
         fs::copy(&library, program.with_file_name("bcryptprimitives.dll")).unwrap();
     }
     let prefix = place.join("wine");
-    fs::create_dir_all(&prefix).unwrap();
     let windows = Windows {
         exe,
         tests,
         wine,
         prefix,
     };
-    // Wine's server ends some seconds after the last program of its prefix, and a program that starts at that moment ends with
-    // "recvmsg: Connection reset by peer". It stays for a minute instead: the next test has begun by then.
-    let server = windows.wine.with_file_name("wineserver");
-    if server.exists() {
-        // Without pipes: the server would hold them.
-        let mut keep = windows.in_prefix(&server);
-        keep.arg("-p60").stdout(Stdio::null()).stderr(Stdio::null());
-        let kept = keep.status().map_err(|error| error.to_string())?;
-        // 2: one of an earlier run is still there.
-        assert!(matches!(kept.code(), Some(0 | 2)), "wineserver: {kept}");
-    }
-    // Wine makes or updates its prefix in the first program that runs there, for minutes on a busy machine.
-    let booted = windows.run_for(600, windows.command_of(Path::new("wineboot"), &["--init"]));
-    assert!(
-        booted.status.success(),
-        "wineboot: {} {}",
-        booted.status,
-        text(&booted.stderr)
-    );
+    windows.make_prefix()?;
     Ok(windows)
 }
 
@@ -174,11 +159,83 @@ impl Windows {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        self.run_for(120, self.command(args))
+        self.run_for(120, &self.command(args))
     }
 
-    fn run_for(&self, seconds: u32, inner: Command) -> Output {
+    /// Starts Wine's server, and has it make or update the prefix.
+    fn make_prefix(&self) -> Result<(), String> {
+        fs::create_dir_all(&self.prefix).map_err(|error| error.to_string())?;
+        // Wine's server ends some seconds after the last program of its prefix, and a program that starts at that moment ends with
+        // "recvmsg: Connection reset by peer". It stays for a minute instead: the next test has begun by then.
+        let server = self.wine.with_file_name("wineserver");
+        if server.exists() {
+            // Without pipes: the server would hold them.
+            let mut keep = self.in_prefix(&server);
+            keep.arg("-p60").stdout(Stdio::null()).stderr(Stdio::null());
+            let kept = keep.status().map_err(|error| error.to_string())?;
+            // 2: one of an earlier run is still there.
+            assert!(matches!(kept.code(), Some(0 | 2)), "wineserver: {kept}");
+        }
+        // The first program that runs there does it, for minutes on a busy machine.
+        let booted = self.run_once(600, &self.command_of(Path::new("wineboot"), &["--init"]));
+        assert!(
+            booted.status.success(),
+            "wineboot: {} {}",
+            booted.status,
+            text(&booted.stderr)
+        );
+        Ok(())
+    }
+
+    /// Runs a program to its end, or for so long. Where Wine did not even start it, the prefix is made anew, and it is run again, once.
+    fn run_for(&self, seconds: u32, inner: &Command) -> Output {
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let output = self.run_once(seconds, inner);
+        if was_started(&output) {
+            return output;
+        }
+        self.renew(inner, &format!("{}; {}", output.status, text(&output.stderr).trim()));
+        self.run_once(seconds, inner)
+    }
+
+    /// Ends what uses the prefix, and makes it anew: Wine did not start a program there.
+    fn renew(&self, program: &Command, why: &str) {
+        let processes = self.processes();
+        let program = program.get_args().next().unwrap_or_default().display();
+        eprintln!("RETRIED {program}: Wine did not start it ({why}). Processes of its prefix:");
+        for (process, described) in processes {
+            eprintln!("    {described}");
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&seconds(10)));
+        }
+        fs::remove_dir_all(&self.prefix).unwrap();
+        self.make_prefix().unwrap();
+    }
+
+    /// The processes that use the prefix, Wine's server among them, each with a line of what it waits for.
+    fn processes(&self) -> Vec<(OwnedFd, String)> {
+        let variable = format!("WINEPREFIX={}", self.prefix.display());
+        let of_prefix = |folder: &Path| {
+            let pid = folder.file_name()?.to_str()?.parse().ok().and_then(Pid::from_raw)?;
+            // Opened before it is looked at: a number that is used again is not mistaken for it.
+            let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            let environment = fs::read(folder.join("environ")).ok()?;
+            if !environment
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == variable.as_bytes())
+            {
+                return None;
+            }
+            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+            let (status, waits, call) = (read("stat"), read("wchan"), read("syscall"));
+            let begin: String = status.chars().take(60).collect();
+            Some((process, format!("{begin}.. in {waits}, system call {}", call.trim())))
+        };
+        let folders = fs::read_dir("/proc").unwrap().flatten();
+        folders.filter_map(|folder| of_prefix(&folder.path())).collect()
+    }
+
+    fn run_once(&self, seconds: u32, inner: &Command) -> Output {
         let mut command = Command::new("timeout");
         command
             .arg(seconds.to_string())
@@ -195,7 +252,7 @@ impl Windows {
 
     /// All tests of a test program pass, and there are at least so many.
     fn assert_tests_pass(&self, program: &str, at_least: u32) {
-        let output = self.run_for(300, self.command_of(&self.tests[program], &[]));
+        let output = self.run_for(300, &self.command_of(&self.tests[program], &[]));
         let printed = text(&output.stdout);
         let passed = printed
             .split("test result: ok. ")
@@ -227,6 +284,19 @@ impl Windows {
         assert!(error.contains(part), "{args:?}: {printed}");
         assert_eq!(error.matches("hint: ").count(), 1, "{args:?}: {printed}");
         assert!(!printed.contains("panicked"), "{args:?}: {printed}");
+    }
+}
+
+/// Wine started the program: every one prints something at once, and says itself what is wrong.
+fn was_started(output: &Output) -> bool {
+    let printed = text(&output.stderr);
+    !output.stdout.is_empty() || ["error: ", "panicked"].iter().any(|own| printed.contains(own))
+}
+
+fn seconds(count: i64) -> Timespec {
+    Timespec {
+        tv_sec: count,
+        tv_nsec: 0,
     }
 }
 
@@ -346,18 +416,13 @@ fn the_page_is_served() {
         "127.0.0.1:0",
         &drive_z(&events),
     ];
-    let mut served = Served(
-        windows
-            .command(&args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    let mut line = String::new();
-    BufReader::new(served.0.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    let mut served = Served::start(windows.command(&args));
+    let mut line = served.first_line();
+    if line.is_empty() {
+        windows.renew(&windows.command(&args), "no line of its own");
+        served = Served::start(windows.command(&args));
+        line = served.first_line();
+    }
     let address = line.split('/').nth(2).unwrap().to_owned();
     for (path, part) in [
         ("/", "<title>"),
@@ -374,6 +439,22 @@ fn the_page_is_served() {
 
 /// A program under Wine that is ended with its test.
 struct Served(Child);
+
+impl Served {
+    fn start(mut program: Command) -> Served {
+        Served(program.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Empty when it prints none within two minutes.
+    fn first_line(&mut self) -> String {
+        let stdout = self.0.stdout.take().unwrap();
+        let mut line = String::new();
+        if poll(&mut [PollFd::new(&stdout, PollFlags::IN)], Some(&seconds(120))).unwrap() > 0 {
+            BufReader::new(stdout).read_line(&mut line).unwrap();
+        }
+        line
+    }
+}
 
 impl Drop for Served {
     fn drop(&mut self) {
