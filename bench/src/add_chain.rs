@@ -113,8 +113,8 @@ impl Comparison {
     fn of(chain: &mut Chain, block: u32, period: Duration) -> Result<Comparison> {
         let mut agent = Switched::start()?;
         // The first ADD creates the bridge and reads the plugins from disk.
-        chain.adds(WARM_UP)?;
-        let mut observed = WARM_UP;
+        chain.adds(1)?;
+        let mut observed = 1;
         let mut without = Vec::new();
         let (mut longer, mut more_ns, mut busier) = (Vec::new(), Vec::new(), Vec::new());
         let mut switches = [Vec::new(), Vec::new()];
@@ -124,12 +124,12 @@ impl Comparison {
             let mut times = [Vec::new(), Vec::new()];
             for with in [turned, !turned, !turned, turned] {
                 agent.hook(with)?;
-                chain.adds(WARM_UP)?;
+                let warmed_up = adds_for(chain, WARM_UP)?;
                 let before = Children::so_far().switches;
                 times[usize::from(with)].push(Took::quantile(&chain.adds(block)?, 0.5));
                 let switched = Children::so_far().switches - before;
                 switches[usize::from(with)].push(switched as f64 / f64::from(block));
-                observed += if with { WARM_UP + block } else { 0 };
+                observed += if with { warmed_up + block } else { 0 };
             }
             let [off, on] = times.map(|blocks| blocks[0].mean(blocks[1]));
             let more = on.more_than(off);
@@ -148,6 +148,17 @@ impl Comparison {
             switches: switches.map(|blocks| median(&blocks)),
         })
     }
+}
+
+/// Runs ADDs for so long, and returns their number.
+fn adds_for(chain: &mut Chain, period: Duration) -> Result<u32> {
+    let end = Instant::now() + period;
+    let mut count = 0;
+    while Instant::now() < end {
+        chain.adds(1)?;
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Fails unless the agent reports exactly the ADDs during which its hooks were attached: other figures would mean nothing.
@@ -180,7 +191,8 @@ const PERIOD_QUICK: Duration = Duration::from_secs(10);
 /// Lower bound on quads: fewer show no distribution.
 const QUADS_LEAST: usize = 4;
 /// ADDs of each block: of the chain, of one plugin.
-const BLOCK: u32 = 8;
-const BLOCK_ALONE: u32 = 12;
-/// ADDs before each block.
-const WARM_UP: u32 = 1;
+const BLOCK: u32 = 16;
+const BLOCK_ALONE: u32 = 80;
+/// How long ADDs run before each block: longer than the agent's pipeline waits for a batch. A block with hooks then has its share of the
+/// agent's work, and the work for the ADDs of one block is not done during the next.
+const WARM_UP: Duration = Duration::from_millis(250);
