@@ -40,7 +40,7 @@ pub type Spent = Vec<Box<DnsMessage>>;
 #[derive(Debug)]
 struct Queue {
     state: Mutex<QueueState>,
-    /// An event came, or the last sender is gone.
+    /// As many events came as the receiver waits for, or the last sender is gone.
     filled: Condvar,
     /// Events were taken, or the receiver is gone.
     emptied: Condvar,
@@ -57,8 +57,8 @@ struct QueueState {
     events: VecDeque<Event>,
     senders: usize,
     has_receiver: bool,
-    /// The receiver waits for an event.
-    is_awaited: bool,
+    /// The receiver waits until so many events are there; 0 when it does not wait.
+    awaited: usize,
     /// Senders that wait for room.
     blocked: usize,
 }
@@ -76,7 +76,7 @@ pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
             events: VecDeque::new(),
             senders: 1,
             has_receiver: true,
-            is_awaited: false,
+            awaited: 0,
             blocked: 0,
         }),
         filled: Condvar::new(),
@@ -132,7 +132,8 @@ impl EventSender {
             let more = masked.next();
             if more.is_none() || state.events.len() >= self.queue.capacity {
                 self.queue.show_depth(&state);
-                if std::mem::take(&mut state.is_awaited) {
+                if state.awaited > 0 && state.events.len() >= state.awaited {
+                    state.awaited = 0;
                     self.queue.filled.notify_one();
                 }
             }
@@ -182,7 +183,7 @@ impl EventReceiver {
     /// # Errors
     /// When the queue is empty and every sender is gone.
     pub fn receive(&self, wait: Duration) -> Result<Option<Event>, Stopped> {
-        let mut state = self.queue.wait_for_event(wait)?;
+        let mut state = self.queue.wait_for(1, wait)?;
         let event = state.events.pop_front();
         self.queue.on_taken(&state);
         Ok(event)
@@ -197,10 +198,16 @@ impl EventReceiver {
         if events.capacity() > KEPT_EVENTS {
             events.shrink_to(KEPT_EVENTS);
         }
-        let mut state = self.queue.wait_for_event(wait)?;
+        let mut state = self.queue.wait_for(1, wait)?;
         std::mem::swap(&mut state.events, events);
         self.queue.on_taken(&state);
         Ok(())
+    }
+
+    /// Waits until an eighth of the queue is full, every sender is gone, or `wait` has passed: so that events are taken in large batches.
+    pub fn wait_for_batch(&self, wait: Duration) {
+        // When the senders are gone, the next receive returns that.
+        drop(self.queue.wait_for((self.queue.capacity / 8).max(1), wait));
     }
 
     /// The time before which all feeds have put everything into this queue; `None` when no feed fills it. `now` is the boot clock's
@@ -222,12 +229,6 @@ impl EventReceiver {
             let room = self.queue.capacity.saturating_sub(spent.len());
             spent.extend(messages.drain(..).take(room));
         }
-    }
-
-    /// How many events fit.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.queue.capacity
     }
 }
 
@@ -256,28 +257,32 @@ impl Queue {
         state
     }
 
-    /// Returns when there is an event, or after `wait`.
-    fn wait_for_event(&self, wait: Duration) -> Result<MutexGuard<'_, QueueState>, Stopped> {
+    /// Returns when there are `count` events, or after `wait`.
+    fn wait_for(&self, count: usize, wait: Duration) -> Result<MutexGuard<'_, QueueState>, Stopped> {
         let mut state = self.state();
-        if !state.events.is_empty() {
+        if state.events.len() >= count {
             return Ok(state);
         }
         let until = Instant::now() + wait;
-        while state.events.is_empty() {
+        while state.events.len() < count {
             if state.senders == 0 {
-                return Err(Stopped);
+                return if state.events.is_empty() {
+                    Err(Stopped)
+                } else {
+                    Ok(state)
+                };
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            state.is_awaited = true;
+            state.awaited = count;
             let (woken, _) = self
                 .filled
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
-            state.is_awaited = false;
+            state.awaited = 0;
         }
         Ok(state)
     }
@@ -360,6 +365,27 @@ mod tests {
         drop(sender);
         assert_eq!(receiver.receive(LONG), Ok(Some(event(1))));
         assert_eq!(receiver.receive(LONG), Err(Stopped));
+    }
+
+    #[test]
+    fn a_batch_is_waited_for_until_an_eighth_of_the_queue_is_full() {
+        let (sender, receiver) = channel(16, Gauge::default());
+        let source = thread::spawn(move || {
+            sender.send(event(1)).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            sender.send(event(2)).unwrap();
+            sender
+        });
+        let mut events = VecDeque::new();
+        receiver.wait_for_batch(LONG);
+        receiver.receive_all(Duration::ZERO, &mut events).unwrap();
+        assert_eq!(events.drain(..).map(|event| event.at.0).collect::<Vec<_>>(), [1, 2]);
+        let sender = source.join().unwrap();
+        sender.send(event(3)).unwrap();
+        receiver.wait_for_batch(Duration::ZERO);
+        drop(sender);
+        receiver.wait_for_batch(LONG);
+        assert_eq!(receiver.receive(LONG), Ok(Some(event(3))));
     }
 
     #[test]
