@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use self::metrics::JournalMetrics;
 use crate::scheduling;
-use crate::sinks::disk::content::{SEEN, compressor, decode, encode};
+use crate::sinks::disk::content::{Encoder, SEEN, decode};
 use crate::sinks::disk::directory::JOURNAL;
 use crate::sinks::disk::format::{FILE_HEADER, Record};
 use crate::sinks::disk::log::{Live, OPEN_AGAIN, TraceLog};
@@ -338,7 +338,7 @@ impl Writer {
     /// Writes the changes that are due, all of them if it is the last time.
     fn write(&mut self, now: Instant, last: bool) {
         let mut records = Vec::new();
-        let mut compress = None;
+        let mut encoder = None;
         let pending = std::mem::take(&mut self.pending);
         for (root, change) in pending {
             match change {
@@ -355,10 +355,10 @@ impl Writer {
                         self.pending.insert(root, Change::Put(trace));
                         continue;
                     }
-                    let compress = compress.get_or_insert_with(compressor);
+                    let encoder = encoder.get_or_insert_with(Encoder::new);
                     let seen = Timestamp((self.options.clock)().boot_ns);
                     let mut length = 0;
-                    match encode(&trace, seen, compress) {
+                    match encoder.encode(&trace, seen) {
                         Some(content) => {
                             length = content.len();
                             self.put(root, content, &mut records);
@@ -389,7 +389,7 @@ impl Writer {
         self.observe();
     }
 
-    fn put(&mut self, root: RootId, content: Vec<u8>, records: &mut Vec<u8>) {
+    fn put(&mut self, root: RootId, content: &[u8], records: &mut Vec<u8>) {
         let before = self.live.get(&root);
         // The first bytes are the time.
         if before.is_some_and(|before| before.get(SEEN..) == content.get(SEEN..)) {
@@ -400,9 +400,9 @@ impl Writer {
             self.journal.0.metrics.unwritten.inc();
             return;
         }
-        Record::Trace(root, &content).encode(records);
+        Record::Trace(root, content).encode(records);
         self.live_bytes = bytes;
-        self.live.insert(root, content);
+        self.live.insert(root, content.to_vec());
     }
 
     /// Opens the directory and takes what is in it, or begins the file anew.

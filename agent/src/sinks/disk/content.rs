@@ -8,26 +8,47 @@ use std::io::Read as _;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use sandglass_model::{Timestamp, Trace};
 
-/// A compressor for [`encode`]: a quarter of a MiB, not to be kept while nothing is written.
-pub(in crate::sinks) fn compressor() -> Compress {
-    Compress::new(Compression::fast(), true)
+/// Encodes one trace after the other, in the same memory: a compressor of a quarter of a MiB, and buffers for the largest trace of late.
+/// Not to be kept while nothing is written.
+#[derive(Debug)]
+pub(in crate::sinks) struct Encoder {
+    compress: Compress,
+    json: Vec<u8>,
+    content: Vec<u8>,
 }
 
-/// The bytes of a trace that was like this at `seen`. `None` for one that is too large to be read again.
-pub(in crate::sinks) fn encode(trace: &Trace, seen: Timestamp, compress: &mut Compress) -> Option<Vec<u8>> {
-    let json = serde_json::to_vec(trace).ok()?;
-    if json.len() as u64 > MAX_TRACE {
-        return None;
+impl Encoder {
+    pub(in crate::sinks) fn new() -> Encoder {
+        Encoder {
+            compress: Compress::new(Compression::fast(), true),
+            json: Vec::new(),
+            content: Vec::new(),
+        }
     }
-    let mut content = Vec::with_capacity(SEEN + json.len() / 4 + 64);
-    content.extend_from_slice(&seen.0.to_le_bytes());
-    compress.reset();
-    loop {
-        let done = usize::try_from(compress.total_in()).ok()?;
-        let status = compress.compress_vec(json.get(done..)?, &mut content, FlushCompress::Finish);
-        match status.ok()? {
-            Status::StreamEnd => return Some(content),
-            Status::Ok | Status::BufError => content.reserve(json.len() / 4 + 64),
+
+    /// The bytes of a trace that was like this at `seen`. `None` for one that is too large to be read again.
+    pub(in crate::sinks) fn encode(&mut self, trace: &Trace, seen: Timestamp) -> Option<&[u8]> {
+        self.json.clear();
+        self.json.shrink_to(KEPT_BYTES);
+        self.content.clear();
+        self.content.shrink_to(KEPT_BYTES);
+        serde_json::to_writer(&mut self.json, trace).ok()?;
+        if self.json.len() as u64 > MAX_TRACE {
+            return None;
+        }
+        self.content.reserve(SEEN + self.json.len() / 4 + 64);
+        self.content.extend_from_slice(&seen.0.to_le_bytes());
+        self.compress.reset();
+        loop {
+            let done = usize::try_from(self.compress.total_in()).ok()?;
+            let rest = self.json.get(done..)?;
+            let status = self
+                .compress
+                .compress_vec(rest, &mut self.content, FlushCompress::Finish);
+            match status.ok()? {
+                Status::StreamEnd => return Some(&self.content),
+                Status::Ok | Status::BufError => self.content.reserve(self.json.len() / 4 + 64),
+            }
         }
     }
 }
@@ -43,6 +64,8 @@ pub(in crate::sinks) fn decode(content: &[u8]) -> Option<(Timestamp, Trace)> {
     (!trace.spans.is_empty()).then_some((Timestamp(seen), trace))
 }
 
+/// An [`Encoder`]'s buffers keep so many bytes from one trace to the next; most traces are smaller.
+const KEPT_BYTES: usize = 64 << 10;
 /// Largest trace, as JSON.
 const MAX_TRACE: u64 = 8 << 20;
 /// Bytes of the time in front of a trace.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sandglass_model::{Detail, RootId, SpanId, Timestamp, TraceId};
 
-use super::content::{compressor, decode, encode};
+use super::content::{Encoder, decode};
 use super::format::{Record, file_header, read_file};
 use crate::samples;
 
@@ -48,15 +48,15 @@ proptest! {
 
 #[test]
 fn a_trace_is_read_as_it_was_written() {
-    let mut compress = compressor();
+    let mut encoder = Encoder::new();
     for trace in [
         samples::stuck("n", "p", 1, 0),
         samples::network_ready("n", "p", 2, 0),
         samples::failed("n", "p", 3, 0, None),
         samples::hostile(4, 0),
     ] {
-        let content = encode(&trace, Timestamp(5), &mut compress).unwrap();
-        assert_eq!(decode(&content), Some((Timestamp(5), trace.clone())));
+        let content = encoder.encode(&trace, Timestamp(5)).unwrap();
+        assert_eq!(decode(content), Some((Timestamp(5), trace.clone())));
         let is_small = content.len() < 2_048 || matches!(trace.root().detail, Detail::Sandbox(_));
         assert!(is_small, "{}", content.len());
     }

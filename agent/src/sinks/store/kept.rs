@@ -7,13 +7,12 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use flate2::Compress;
 use sandglass_model::{Timestamp, Trace};
 
 use super::group::Group;
 use super::index::{TraceIndex, TraceOutcome};
 use super::size;
-use crate::sinks::disk::content::{compressor, decode, encode};
+use crate::sinks::disk::content::{Encoder, decode};
 
 /// One trace that is kept. `R` is what readers derive from a closed trace; it lives as long as the trace is kept.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ pub struct Kept<R> {
 pub(super) enum Content {
     /// It is open, too large to be read again, or of a store that packs nothing.
     Plain(Arc<Trace>),
-    /// As [`encode`] made it.
+    /// As [`Encoder::encode`] made it.
     Packed(Box<[u8]>),
 }
 
@@ -106,8 +105,8 @@ impl<R> Kept<R> {
 /// Packs closed traces. A thread that gives way to others must not hold its lock while one that does not waits for it.
 #[derive(Debug)]
 pub(super) struct Packer {
-    /// A quarter of a MiB, once the first trace has closed.
-    compress: OnceLock<Mutex<Compress>>,
+    /// Made when the first trace has closed.
+    encoder: OnceLock<Mutex<Encoder>>,
     packs: bool,
 }
 
@@ -115,7 +114,7 @@ impl Packer {
     /// Where `packs` is false, traces stay as they are.
     pub(super) fn new(packs: bool) -> Packer {
         Packer {
-            compress: OnceLock::new(),
+            encoder: OnceLock::new(),
             packs,
         }
     }
@@ -125,12 +124,11 @@ impl Packer {
         if !trace.closed || !self.packs {
             return plain();
         }
-        let compress = self.compress.get_or_init(|| Mutex::new(compressor()));
+        let encoder = self.encoder.get_or_init(|| Mutex::new(Encoder::new()));
         // It is reset before each use.
-        let mut compress = compress.lock().unwrap_or_else(PoisonError::into_inner);
-        match encode(trace, Timestamp(0), &mut compress) {
-            // A copy: shrunk in place, each trace would leave a hole behind it as large as itself, which hardly anything fits into.
-            Some(packed) => Content::Packed(Box::from(packed.as_slice())),
+        let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
+        match encoder.encode(trace, Timestamp(0)) {
+            Some(packed) => Content::Packed(Box::from(packed)),
             None => plain(),
         }
     }

@@ -265,9 +265,9 @@ fn a_trace_that_cannot_be_read_is_counted_and_the_others_are_shown() {
     // Whole records: one of bytes that are no trace, one of an open trace.
     Record::Trace(root, b"twelve bytes").encode(&mut whole);
     let open = samples::stuck("shop", "open", 5, 0);
-    let mut compress = crate::sinks::disk::content::compressor();
-    let bytes = crate::sinks::disk::content::encode(&open, sandglass_model::Timestamp(0), &mut compress).unwrap();
-    Record::Trace(open.root_id(), &bytes).encode(&mut whole);
+    let mut encoder = crate::sinks::disk::content::Encoder::new();
+    let bytes = encoder.encode(&open, sandglass_model::Timestamp(0)).unwrap();
+    Record::Trace(open.root_id(), bytes).encode(&mut whole);
     fs::write(path, whole).unwrap();
     let rig = Rig::open(directory.path(), 100);
     assert_eq!(rig.roots(), [usual(1).root_id()]);
