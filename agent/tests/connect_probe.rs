@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use namespaces::{Namespace, Watch, steps};
@@ -39,14 +39,27 @@ struct Pair {
     watch: Watch,
     /// The kernel's own events of ends of connections in the time of process 1.
     ends_in_init: Option<Tracefs>,
+    /// One of both: a test that floods runs alone.
+    _turn: (
+        Option<RwLockReadGuard<'static, ()>>,
+        Option<RwLockWriteGuard<'static, ()>>,
+    ),
 }
 
 impl Pair {
     fn start(test: &str) -> Option<Pair> {
-        Pair::with(test, default_source().unwrap())
+        Pair::with(test, default_source().unwrap(), false)
     }
 
-    fn with(test: &str, options: LinuxOptions) -> Option<Pair> {
+    /// For a test that makes thousands of events: every source sees those of all tests, and what it loses then is nobody's.
+    fn start_alone(test: &str) -> Option<Pair> {
+        Pair::with(test, default_source().unwrap(), true)
+    }
+
+    fn with(test: &str, options: LinuxOptions, alone: bool) -> Option<Pair> {
+        static TURNS: RwLock<()> = RwLock::new(());
+        let shared = (!alone).then(|| TURNS.read().unwrap_or_else(PoisonError::into_inner));
+        let only = alone.then(|| TURNS.write().unwrap_or_else(PoisonError::into_inner));
         let client = Namespace::make(test)?;
         let server = Namespace::make(test)?;
         client.link(&server, 0);
@@ -63,6 +76,7 @@ impl Pair {
             server,
             watch,
             ends_in_init: Tracefs::connects_of_init(test),
+            _turn: (shared, only),
         })
     }
 
@@ -104,7 +118,8 @@ impl Pair {
         }
         assert!(
             found.is_some(),
-            "the end of a connect to {port} did not come; seen: {:?}",
+            "the end of a connect to {port} did not come, {} records lost; seen: {:?}",
+            self.lost("connect"),
             steps(&self.watch.events())
         );
         found
@@ -130,7 +145,7 @@ impl Pair {
     /// As above, of a connection that failed: why, when, and after how many retransmissions.
     fn failure_of(&self, port: u16) -> Option<(ConnectFailure, Duration, u32)> {
         let steps = self.steps_to(port)?;
-        assert_eq!(steps.len(), 2, "{steps:?}");
+        assert_eq!(steps.len(), 2, "{} records lost: {steps:?}", self.lost("connect"));
         let (began, ended) = (&steps[0], &steps[1]);
         assert_eq!(began.1.step, Step::Started);
         assert_eq!(began.1.socket, ended.1.socket);
@@ -155,7 +170,9 @@ fn non_blocking(address: &str) -> OwnedFd {
 }
 
 fn established(test: &str, options: LinuxOptions) {
-    let Some(pair) = Pair::with(test, options) else { return };
+    let Some(pair) = Pair::with(test, options, false) else {
+        return;
+    };
     let listener = pair.listen("[::]:4001");
     for (address, remote) in [
         ("10.77.0.2:4001", "10.77.0.2:4001"),
@@ -392,16 +409,9 @@ fn without_a_free_port_it_fails_otherwise() {
     });
 }
 
-/// Waits for the turn of a test that makes thousands of events: each source sees those of all tests, and what it loses is nobody's.
-fn flooding() -> MutexGuard<'static, ()> {
-    static FLOODS: Mutex<()> = Mutex::new(());
-    FLOODS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[test]
 fn a_burst_is_reported_whole() {
-    let _turn = flooding();
-    let Some(pair) = Pair::start("a_burst_is_reported_whole") else {
+    let Some(pair) = Pair::start_alone("a_burst_is_reported_whole") else {
         return;
     };
     let listener = pair.listen("0.0.0.0:4001");
@@ -430,12 +440,11 @@ fn a_burst_is_reported_whole() {
 /// on that processor, is reported all the same.
 #[test]
 fn failures_in_interrupts_are_reported_while_others_connect() {
-    let _turn = flooding();
     const TEST: &str = "failures_in_interrupts_are_reported_while_others_connect";
     if !has_two_processors(TEST) {
         return;
     }
-    let Some(pair) = Pair::start(TEST) else { return };
+    let Some(pair) = Pair::start_alone(TEST) else { return };
     // What comes to the client is received on the first processor, by an interrupt (Documentation/networking/scaling.rst, RPS).
     pair.client.run("echo 1 > /sys/class/net/v0a/queues/rx-0/rps_cpus");
     let done = AtomicBool::new(false);
@@ -476,7 +485,6 @@ fn failures_in_interrupts_are_reported_while_others_connect() {
 /// As above, of dropped packets.
 #[test]
 fn drops_in_interrupts_are_counted_while_others_are_dropped() {
-    let _turn = flooding();
     const TEST: &str = "drops_in_interrupts_are_counted_while_others_are_dropped";
     if !has_two_processors(TEST) {
         return;
@@ -484,7 +492,7 @@ fn drops_in_interrupts_are_counted_while_others_are_dropped() {
     let Some(in_init) = Tracefs::of_init("drops_in_interrupts", "skb/kfree_skb", "protocol == 0x0800") else {
         return;
     };
-    let Some(pair) = Pair::start(TEST) else { return };
+    let Some(pair) = Pair::start_alone(TEST) else { return };
     assert!(pair.watch.probe("drops").attached);
     pair.server.run("echo 1 > /sys/class/net/v0b/queues/rx-0/rps_cpus");
     pair.client.run(
