@@ -4,7 +4,7 @@
 //! stage releases events; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
 //!
 //! The first event of a burst wakes the thread; after that it polls the queue every [`BUSY`], or earlier when an eighth of the queue is
-//! full. Most of what an event costs are cold caches: fewer and larger batches take less of a processor, and to wake this thread for each
+//! full. Fewer and larger batches take less of a processor for the same events, and to wake this thread for each
 //! batch of a source would move it to other processors, often to the one that a plugin runs on.
 
 use std::collections::{BTreeSet, VecDeque};

@@ -4,7 +4,7 @@
 //! The effect is smaller than the difference between two ADDs. So short blocks with detached (A) and attached hooks (B)
 //! alternate in the order ABBA, then BAAB, which cancels linear drift; caller and plugins run on one processor. Each block
 //! counts with its median, four blocks give one ratio, and the result is the Hodges-Lehmann estimate over all ratios with a
-//! bootstrap interval. The whole measurement, agent included, has a higher priority than the machine's other processes.
+//! bootstrap interval. ADDs run for [`WARM_UP`] before each block, so that the agent works as it does all the time. The whole measurement, agent included, has a higher priority than the machine's other processes.
 //! Two more figures vary less than the time of an ADD: the processor time of the plugins, which has no waits and none of the
 //! agent's time in it; and the context switches of the plugins' threads, which do not depend on the machine's speed. A thread
 //! of the agent on a plugin's processor makes the monitor thread of the plugin's Go runtime wake repeatedly until the plugin

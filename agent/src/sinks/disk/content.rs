@@ -8,8 +8,8 @@ use std::io::Read as _;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use sandglass_model::{Timestamp, Trace};
 
-/// Encodes one trace after the other, in the same memory: a compressor of a quarter of a MiB, and buffers for the largest trace of late.
-/// Not to be kept while nothing is written.
+/// Encodes one trace after the other, in the same memory: a compressor of a quarter of a MiB, and two buffers ([`KEPT_BYTES`]).
+/// The journal's thread drops it after each write; the store keeps it.
 #[derive(Debug)]
 pub(in crate::sinks) struct Encoder {
     compress: Compress,

@@ -125,7 +125,7 @@ impl Packer {
             return plain();
         }
         let encoder = self.encoder.get_or_init(|| Mutex::new(Encoder::new()));
-        // It is reset before each use.
+        // A panic cannot leave anything behind in it: each use begins anew.
         let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
         match encoder.encode(trace, Timestamp(0)) {
             Some(packed) => Content::Packed(Box::from(packed)),
