@@ -1,208 +1,182 @@
-//! The overhead of the agent on `RunPodSandbox`: with and without its hooks, in pairs.
+//! The overhead of the agent on an ADD: a real chain of plugins, run directly, with the agent's hooks attached and detached.
 //!
-//! [`add_chain`] measures the ADD alone; this is the call that the kubelet makes, on a private containerd with the
-//! distribution's CNI plugins (the demo's rig). Sandboxes are created one at a time, with detached (A) and attached hooks (B)
-//! in the order ABBA, then BAAB, which cancels linear drift. The result is the Hodges-Lehmann estimate over the ratios of
-//! four, with a confidence interval; on a busy machine that is wider than the budget, and the verdict is `unsure`. The
-//! kernel's own run time of the probe's programs within a call is reported beside it: noise hardly affects it.
-//! Does not: measure several sandboxes at once.
+//! By itself, since `RunPodSandbox` ([`crate::sandbox_overhead`]) is mostly the runtime's work and varies by more than the budget.
+//! The effect is smaller than the difference between two ADDs. So short blocks with detached (A) and attached hooks (B)
+//! alternate in the order ABBA, then BAAB, which cancels linear drift; caller and plugins run on one processor. Each block
+//! counts with its median, four blocks give one ratio, and the result is the Hodges-Lehmann estimate over all ratios with a
+//! bootstrap interval. ADDs run for [`WARM_UP`] before each block, so that the agent works as it does all the time. The whole measurement, agent included, has a higher priority than the machine's other processes.
+//! Two more figures vary less than the time of an ADD: the processor time of the plugins, which has no waits and none of the
+//! agent's time in it; and the context switches of the plugins' threads, which do not depend on the machine's speed. A thread
+//! of the agent on a plugin's processor makes the monitor thread of the plugin's Go runtime wake repeatedly until the plugin
+//! runs again.
+//! The kernel's work on interfaces causes most of the variance. So one plugin without interfaces is measured by itself: its
+//! overhead per process, times the processes of an ADD, has a tenth of the variance.
+//! Does not: pin the agent to a processor, or give plugins a higher priority than the agent. With detached hooks the agent
+//! runs but is idle.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use sandglass::cri::Cri;
-use sandglass_demo::networks::Network;
-use sandglass_demo::pods::{CallRecord, Pod};
-use sandglass_demo::rig::{Rig, RigOptions};
-use sandglass_demo::scenarios;
+use anyhow::Result;
+use sandglass_demo::rig::Rig;
 
-use crate::agent::{Agent, Started, Switched};
-use crate::estimate::{bootstrap_interval, hodges_lehmann};
-use crate::probe::{Probe, Runs, since};
+use crate::agent::Switched;
+use crate::chain::Chain;
+use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
+use crate::processor::Children;
 use crate::report::{Figure, Outcome, Unit, median, quantile};
-use crate::{Effort, add_chain};
+use crate::{Effort, on_rig};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
-    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
-        return Ok(Outcome::Skipped(obstacle));
-    }
-    match Agent::start()? {
-        Started::Ready(agent) => agent.stop()?,
-        Started::Impossible(reason) => return Ok(Outcome::Skipped(reason)),
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let rig = Rig::start(&RigOptions::default())?;
-    // The chain comes first, while containerd is idle.
-    let measured = add_chain::run(&rig, effort).and_then(|mut figures| {
-        figures.extend(runtime.block_on(sandboxes(&rig, effort))?);
-        Ok(Outcome::Figures(figures))
-    });
-    rig.stop()?;
-    measured
+    on_rig::measure(|rig| compare(rig, effort))
 }
 
-/// `RunPodSandbox`: the ADD and the runtime around it.
-async fn sandboxes(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
-    scenarios::wait_for_pause(rig).await?;
-    let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await?;
-    let mut node = Node {
-        rig,
-        cri: Arc::new(cri),
-        made: 0,
-    };
-    compare(&mut node, effort).await
-}
-
-async fn compare(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
-    // The first sandboxes of a containerd create bridges and iptables chains, and read from disk.
-    for _ in 0..3 {
-        node.sandbox().await?;
-    }
-    let mut agent = Switched::start()?;
-    let (mut ratios, mut without) = (Vec::new(), Vec::new());
-    let end = Instant::now() + effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
-    while Instant::now() < end || ratios.len() < QUADS_LEAST {
-        let [off, on] = quad(node, &mut agent, ratios.len() % 2 == 1).await?;
-        without.push(off);
-        ratios.push((on / off - 1.0) * 100.0);
-    }
-    let agent_ns = agent_time(node, agent).await?;
-    let (kernel_ns, programs) = kernel_time(node).await?;
-    let usual = median(&without);
-    let (low, high) = bootstrap_interval(&ratios);
+/// With the rig's plugins and configuration; its containerd has no part in it.
+fn compare(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
+    let period = effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
+    let mut alone = Chain::of_pods(rig)?.addresses_alone()?;
+    let one = Comparison::of(&mut alone, BLOCK_ALONE, period)?;
+    let mut chain = Chain::of_pods(rig)?;
+    let all = Comparison::of(&mut chain, BLOCK, period)?;
+    let list = chain.processes().join(", ");
     Ok(vec![
-        Figure::new("RunPodSandbox without the agent", usual / 1e6, Unit::Milliseconds),
         Figure::new(
-            "RunPodSandbox longer with the agent, median",
-            hodges_lehmann(&ratios),
-            Unit::Percent,
-        )
-        .at_most(SLOWER_PERCENT)
-        .between((low, high))
-        .remark(format!(
-            "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four; middle half {:+.1} to {:+.1} %",
-            ratios.len(),
-            quantile(&ratios, 0.25),
-            quantile(&ratios, 0.75),
-        )),
-        Figure::new(
-            "kernel time of the probe within RunPodSandbox",
-            kernel_ns / usual * 100.0,
-            Unit::Percent,
-        )
-        .remark(format!("{:.0} us: {programs}", kernel_ns / 1e3)),
-        Figure::new(
-            "processor time of the agent per sandbox",
-            agent_ns / 1e6,
+            format!("ADD ({list}) without the agent"),
+            all.without.wall / 1e6,
             Unit::Milliseconds,
         )
-        .remark("made and deleted; beside RunPodSandbox, not in it"),
+        .remark(format!(
+            "{:.1} ms of processor time of its plugins",
+            all.without.processor / 1e6
+        )),
+        more(&format!("ADD ({list}) longer with the agent, median"), &all.longer),
+        more(
+            "processor time of an ADD's plugins more with the agent, median",
+            &all.busier,
+        ),
+        by_processes(chain.processes().len() as f64, &all, &one),
+        Figure::new(
+            "switches of an ADD's and DEL's plugins more with the agent",
+            (all.switches[1] / all.switches[0] - 1.0) * 100.0,
+            Unit::Percent,
+        )
+        .at_most(SWITCHES_PERCENT)
+        .remark(format!(
+            "{:.0} and {:.0}, medians of the blocks",
+            all.switches[0], all.switches[1]
+        )),
     ])
 }
 
-/// Four sandboxes, two without and two with hooks: ABBA or, if `turned`, BAAB. Returns the time to create one without and
-/// with hooks, nanoseconds.
-async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool) -> Result<[f64; 2]> {
-    let mut times = [1.0, 1.0];
-    for with in [turned, !turned, !turned, turned] {
-        agent.hook(with)?;
-        times[usize::from(with)] *= node.sandbox().await?;
-    }
-    Ok(times.map(f64::sqrt))
+fn more(name: &str, percents: &[f64]) -> Figure {
+    let (low, high) = bootstrap_interval(percents);
+    Figure::new(name, hodges_lehmann(percents), Unit::Percent)
+        .at_most(SLOWER_PERCENT)
+        .between((low, high))
+        .remark(format!(
+            "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four blocks of {BLOCK}; middle half {:+.1} to {:+.1} %",
+            percents.len(),
+            quantile(percents, 0.25),
+            quantile(percents, 0.75),
+        ))
 }
 
-/// Processor time of the agent for one sandbox, nanoseconds. Its idle time is too small to subtract.
-async fn agent_time(node: &mut Node<'_>, mut agent: Switched) -> Result<f64> {
-    agent.hook(true)?;
-    let before = agent.agent.cpu()?;
-    for _ in 0..AGENT_CALLS {
-        node.sandbox().await?;
-    }
-    tokio::time::sleep(SETTLE).await;
-    let spent = agent.agent.cpu()? - before;
-    agent.stop()?;
-    Ok(spent.as_nanos() as f64 / f64::from(AGENT_CALLS))
+/// The overhead of `one` process, times the processes of an ADD of `all`.
+fn by_processes(count: f64, all: &Comparison, one: &Comparison) -> Figure {
+    let (low, high) = bootstrap_interval(&one.more_ns);
+    let percent = |ns: f64| ns * count / all.without.wall * 100.0;
+    let name = format!("ADD longer by what its {count} processes are, each measured by itself");
+    Figure::new(name, percent(hodges_lehmann(&one.more_ns)), Unit::Percent)
+        .at_most(SLOWER_PERCENT)
+        .between((percent(low), percent(high)))
+        .remark(format!(
+            "{:.1} us a process, {:.1} to {:.1} at 95 % confidence, of {:.2} ms of an ADD of host-local; {} times four blocks of {BLOCK_ALONE}",
+            hodges_lehmann(&one.more_ns) / 1e3,
+            low / 1e3,
+            high / 1e3,
+            one.without.wall / 1e6,
+            one.more_ns.len(),
+        ))
 }
 
-/// Run time of the probe's programs within one `RunPodSandbox` in nanoseconds, by the kernel's statistics, and the runs of
-/// each program. Other processes of this machine run the programs too: an equally long period without a sandbox, right
-/// after each call, is subtracted.
-async fn kernel_time(node: &mut Node<'_>) -> Result<(f64, String)> {
-    let probe = match Probe::attach()? {
-        Ok(probe) => probe,
-        Err(reason) => bail!("the probe was attached before and cannot be now: {reason}"),
-    };
-    let mut calls = Vec::new();
-    let mut names = Vec::new();
-    for _ in 0..KERNEL_CALLS {
-        let (before, begin) = (probe.runs(), Instant::now());
-        let mut record = node.make().await?;
-        let (between, took) = (probe.runs(), begin.elapsed());
-        scenarios::delete(&node.cri, &mut record).await?;
-        tokio::time::sleep(REST).await;
-        let idle = probe.runs();
-        tokio::time::sleep(took).await;
-        let (ours, others) = (since(&before, &between), since(&idle, &probe.runs()));
-        calls.push(since(&others, &ours));
-        names = between.into_iter().map(|runs| runs.program).collect();
-    }
-    let middle = |number: &dyn Fn(&[Runs]) -> u64| {
-        let numbers: Vec<f64> = calls.iter().map(|runs| number(runs) as f64).collect();
-        median(&numbers)
-    };
-    let list: Vec<String> = (0..names.len())
-        .map(|program| {
-            let (count, ns) = (middle(&|runs| runs[program].count), middle(&|runs| runs[program].ns));
-            format!("{} {count:.0} times {:.0} us", names[program], ns / 1e3)
-        })
-        .collect();
-    Ok((middle(&|runs| runs.iter().map(|runs| runs.ns).sum()), list.join(", ")))
+/// A chain's ADDs with and without the agent's hooks.
+struct Comparison {
+    /// Median of an ADD without hooks.
+    without: Took,
+    /// For each four blocks, how much longer an ADD was with hooks: percent, and nanoseconds.
+    longer: Vec<f64>,
+    more_ns: Vec<f64>,
+    /// The same for its processor time, percent.
+    busier: Vec<f64>,
+    /// Context switches of the plugins of an ADD and its DEL, without and with hooks.
+    switches: [f64; 2],
 }
 
-struct Node<'a> {
-    rig: &'a Rig,
-    cri: Arc<Cri>,
-    made: u32,
-}
-
-impl Node<'_> {
-    /// Creates and deletes a sandbox. Returns the time to create it, nanoseconds.
-    async fn sandbox(&mut self) -> Result<f64> {
-        let mut record = self.make().await?;
-        scenarios::delete(&self.cri, &mut record).await?;
-        tokio::time::sleep(BETWEEN).await;
-        Ok(record.run.duration_ns() as f64)
-    }
-
-    async fn make(&mut self) -> Result<CallRecord> {
-        self.made += 1;
-        let mut pod = Pod::new(&format!("bench-{}", self.made), self.made, Network::Plain);
-        // A published port makes portmap run iptables.
-        pod.host_port = Some(20_000 + u16::try_from(self.made % 10_000)?);
-        let records = scenarios::make(&self.cri, self.rig, vec![pod]).await;
-        let record = records.into_iter().next().context("no record of the call")?;
-        match &record.outcome {
-            Ok(_) => Ok(record),
-            Err(message) => bail!("RunPodSandbox failed: {message}"),
+impl Comparison {
+    /// Compares in blocks of so many ADDs for so long.
+    fn of(chain: &mut Chain, block: u32, period: Duration) -> Result<Comparison> {
+        let mut agent = Switched::start()?;
+        // The first ADD creates the bridge and reads the plugins from disk.
+        chain.adds(1)?;
+        let mut observed = 1;
+        let mut without = Vec::new();
+        let (mut longer, mut more_ns, mut busier) = (Vec::new(), Vec::new(), Vec::new());
+        let mut switches = [Vec::new(), Vec::new()];
+        let end = Instant::now() + period;
+        while Instant::now() < end || longer.len() < QUADS_LEAST {
+            let turned = longer.len() % 2 == 1;
+            let mut times = [Vec::new(), Vec::new()];
+            for with in [turned, !turned, !turned, turned] {
+                agent.hook(with)?;
+                let warmed_up = adds_for(chain, WARM_UP)?;
+                let before = Children::so_far().switches;
+                times[usize::from(with)].push(Took::quantile(&chain.adds(block)?, 0.5));
+                let switched = Children::so_far().switches - before;
+                switches[usize::from(with)].push(switched as f64 / f64::from(block));
+                observed += if with { warmed_up + block } else { 0 };
+            }
+            let [off, on] = times.map(|blocks| blocks[0].mean(blocks[1]));
+            let more = on.more_than(off);
+            longer.push(more.wall);
+            busier.push(more.processor);
+            more_ns.push(on.wall - off.wall);
+            without.push(off);
         }
+        for plugin in chain.processes() {
+            agent.agent.ensure_adds(plugin, observed)?;
+        }
+        agent.stop()?;
+        Ok(Comparison {
+            without: Took::quantile(&without, 0.5),
+            longer,
+            more_ns,
+            busier,
+            switches: switches.map(|blocks| median(&blocks)),
+        })
     }
+}
+
+/// Runs ADDs for so long, and returns their number.
+fn adds_for(chain: &mut Chain, period: Duration) -> Result<u32> {
+    let end = Instant::now() + period;
+    let mut count = 0;
+    while Instant::now() < end {
+        chain.adds(1)?;
+        count += 1;
+    }
+    Ok(count)
 }
 
 const SLOWER_PERCENT: f64 = 1.0;
-/// How long to measure with and without hooks.
-const PERIOD: Duration = Duration::from_secs(150);
-const PERIOD_QUICK: Duration = Duration::from_secs(5);
+const SWITCHES_PERCENT: f64 = 5.0;
+/// How long to measure, each: the chain, one plugin.
+const PERIOD: Duration = Duration::from_secs(270);
+const PERIOD_QUICK: Duration = Duration::from_secs(10);
 /// Lower bound on quads: fewer show no distribution.
 const QUADS_LEAST: usize = 4;
-/// Sandboxes for the agent's processor time.
-const AGENT_CALLS: u32 = 24;
-/// Pause after the last one: the agent processes events with a delay.
-const SETTLE: Duration = Duration::from_millis(1_500);
-/// Sandboxes for the kernel's own statistics.
-const KERNEL_CALLS: u32 = 12;
-/// Pause after a deletion, before the runs without a sandbox are counted.
-const REST: Duration = Duration::from_millis(250);
-/// Pause after a deletion: the runtime completes it after its response.
-const BETWEEN: Duration = Duration::from_millis(50);
+/// ADDs of each block: of the chain, of one plugin.
+const BLOCK: u32 = 16;
+const BLOCK_ALONE: u32 = 80;
+/// How long ADDs run before each block: longer than the agent's pipeline waits for a batch. A block with hooks then has its share of the
+/// agent's work, and the work for the ADDs of one block is not done during the next.
+const WARM_UP: Duration = Duration::from_millis(250);

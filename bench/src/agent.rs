@@ -113,6 +113,25 @@ impl Agent {
         bail!("the agent has no DNS probe")
     }
 
+    /// Fails unless it reports exactly so many ADDs of a plugin, those during which its hooks were attached: other figures would mean nothing.
+    pub fn ensure_adds(&self, plugin: &str, observed: u32) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let labels = ["operation=\"ADD\"", &format!("plugin=\"{plugin}\"")];
+        loop {
+            let reported = self
+                .metrics()?
+                .sum("sandglass_cni_plugin_duration_seconds_count", &labels);
+            if reported == f64::from(observed) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "the agent reports {reported} ADDs of {plugin}; its hooks were attached for {observed}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Processor time of all its threads so far, to the nanosecond.
     pub fn cpu(&self) -> Result<Duration> {
         processor::time_of(self.child.id())

@@ -1,6 +1,6 @@
 //! A real chain of plugins, run directly: this program takes the place of libcni.
 //!
-//! Used by `add_chain`. `bridge` with `host-local`, then `portmap` without a port to map; environment, configuration and
+//! Used by `add_overhead`. `bridge` with `host-local`, then `portmap` without a port to map; environment, configuration and
 //! result through pipes as with libcni. All of it in network namespaces without a path, which end with this program: the
 //! node's network is unchanged and nothing is left over. The pod's namespace is used again after the DEL, which is not timed.
 //! Does not: time the creation of a namespace, or run a plugin for CHECK.

@@ -13,8 +13,6 @@
 )]
 
 #[cfg(target_os = "linux")]
-mod add_chain;
-#[cfg(target_os = "linux")]
 mod add_overhead;
 #[cfg(target_os = "linux")]
 mod agent;
@@ -53,6 +51,8 @@ mod machine;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
+mod on_rig;
+#[cfg(target_os = "linux")]
 mod pace;
 #[cfg(target_os = "linux")]
 mod probe;
@@ -62,6 +62,8 @@ mod processor;
 mod report;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod sandbox_overhead;
 #[cfg(target_os = "linux")]
 mod series;
 #[cfg(target_os = "linux")]

@@ -13,7 +13,7 @@ use crate::pace::Course;
 use crate::report::{Outcome, table};
 use crate::{
     add_overhead, connect_cost, delivery, dns_cost, etl_throughput, exec_cost, fleet, footprint, machine, memory,
-    series, throughput, unrelated_cost, waits_cost,
+    sandbox_overhead, series, throughput, unrelated_cost, waits_cost,
 };
 
 /// Measures sandglass against its budgets.
@@ -62,8 +62,10 @@ enum Part {
     Dns,
     /// Kernel time for connects and flows, and the idle cost of observing them
     Connect,
-    /// RunPodSandbox with and without the agent
+    /// ADDs with and without the agent
     Add,
+    /// RunPodSandbox with and without the agent
+    Sandbox,
     /// ADDs with and without the recording of waits
     Waits,
     /// Kernel time for unrelated threads while a plugin is slow
@@ -105,6 +107,7 @@ impl Part {
             Part::Dns => "dns",
             Part::Connect => "connect",
             Part::Add => "add",
+            Part::Sandbox => "sandbox",
             Part::Waits => "waits",
             Part::Unrelated => "unrelated",
             Part::Series => "series",
@@ -123,6 +126,7 @@ impl Part {
             Part::Dns => dns_cost::run(effort),
             Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
+            Part::Sandbox => sandbox_overhead::run(effort),
             Part::Waits => waits_cost::run(effort),
             Part::Unrelated => unrelated_cost::run(effort),
             Part::Series => series::run(effort),

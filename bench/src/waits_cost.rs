@@ -1,38 +1,26 @@
 //! What the recording of waits adds to an ADD: two agents that differ only in it, of which one at a time has its hooks attached.
 //!
 //! Measures a chain that ends before `waits.after`, for which nothing of it is attached, and a plugin of a quarter of a second, whose
-//! waits are recorded. Blocks, order and estimate as in [`crate::add_chain`].
+//! waits are recorded. Blocks, order and estimate as in [`crate::add_overhead`].
 //! Does not: measure the rest of the agent.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use sandglass_demo::rig::{Rig, RigOptions};
+use sandglass_demo::rig::Rig;
 
-use crate::Effort;
-use crate::agent::{Agent, Started, Switched};
+use crate::agent::Switched;
 use crate::chain::Chain;
 use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
-use crate::processor::go_before_other_work;
 use crate::report::{Figure, Outcome, Unit};
+use crate::{Effort, on_rig};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
-    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
-        return Ok(Outcome::Skipped(obstacle));
-    }
-    match Agent::start()? {
-        Started::Ready(agent) => agent.stop()?,
-        Started::Impossible(reason) => return Ok(Outcome::Skipped(reason)),
-    }
-    let rig = Rig::start(&RigOptions::default())?;
-    let measured = compare(&rig, effort).map(Outcome::Figures);
-    rig.stop()?;
-    measured
+    on_rig::measure(|rig| compare(rig, effort))
 }
 
 fn compare(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
-    go_before_other_work();
     let period = effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
     let mut figures = measure("ADD of the chain", &mut Chain::of_pods(rig)?, BLOCK, period)?;
     let mut slow = Chain::of_pods(rig)?.slow_plugin()?;
