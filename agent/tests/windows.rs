@@ -187,7 +187,8 @@ impl Windows {
         Ok(())
     }
 
-    /// Runs a program to its end, or for so long. Where Wine did not even start it, the prefix is made anew, and it is run again, once.
+    /// Runs a program to its end, or for so long. Where Wine did not even start it, or a program that it runs, the prefix is made anew, and it is
+    /// run again, once.
     fn run_for(&self, seconds: u32, inner: &Command) -> Output {
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let output = self.run_once(seconds, inner);
@@ -287,11 +288,16 @@ impl Windows {
     }
 }
 
-/// Wine started the program: every one prints something at once, and says itself what is wrong.
+/// Wine started the program, and those that it runs: every one prints something at once, and says itself what is wrong.
 fn was_started(output: &Output) -> bool {
     let printed = text(&output.stderr);
-    !output.stdout.is_empty() || ["error: ", "panicked"].iter().any(|own| printed.contains(own))
+    let itself = !output.stdout.is_empty() || ["error: ", "panicked"].iter().any(|own| printed.contains(own));
+    itself && !text(&output.stdout).contains(NOT_STARTED)
 }
+
+/// `ERROR_INTERNAL_ERROR`, as Rust prints it: Wine's `CreateProcess` fails with it when the new process ends before its program runs (Wine,
+/// dlls/ntdll/unix/process.c, NtCreateUserProcess).
+const NOT_STARTED: &str = "code: 1359, kind";
 
 fn seconds(count: i64) -> Timespec {
     Timespec {
