@@ -21,9 +21,9 @@ use sandglass_demo::rig::Rig;
 
 use crate::agent::Switched;
 use crate::chain::Chain;
-use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
+use crate::estimate::{Took, bootstrap_interval, hodges_lehmann, more_percent};
 use crate::processor::Children;
-use crate::report::{Figure, Outcome, Unit, median, quantile};
+use crate::report::{Figure, Outcome, Unit, median};
 use crate::{Effort, on_rig};
 
 /// Measures.
@@ -49,11 +49,18 @@ fn compare(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
             "{:.1} ms of processor time of its plugins",
             all.without.processor / 1e6
         )),
-        more(&format!("ADD ({list}) longer with the agent, median"), &all.longer),
-        more(
+        more_percent(
+            &format!("ADD ({list}) longer with the agent, median"),
+            &all.longer,
+            BLOCK,
+        )
+        .at_most(SLOWER_PERCENT),
+        more_percent(
             "processor time of an ADD's plugins more with the agent, median",
             &all.busier,
-        ),
+            BLOCK,
+        )
+        .at_most(SLOWER_PERCENT),
         by_processes(chain.processes().len() as f64, &all, &one),
         Figure::new(
             "switches of an ADD's and DEL's plugins more with the agent",
@@ -66,19 +73,6 @@ fn compare(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
             all.switches[0], all.switches[1]
         )),
     ])
-}
-
-fn more(name: &str, percents: &[f64]) -> Figure {
-    let (low, high) = bootstrap_interval(percents);
-    Figure::new(name, hodges_lehmann(percents), Unit::Percent)
-        .at_most(SLOWER_PERCENT)
-        .between((low, high))
-        .remark(format!(
-            "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four blocks of {BLOCK}; middle half {:+.1} to {:+.1} %",
-            percents.len(),
-            quantile(percents, 0.25),
-            quantile(percents, 0.75),
-        ))
 }
 
 /// The overhead of `one` process, times the processes of an ADD of `all`.

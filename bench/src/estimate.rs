@@ -2,7 +2,7 @@
 //!
 //! Used by the parts that compare the same work with and without the agent. Does not: measure.
 
-use crate::report::{median, quantile};
+use crate::report::{Figure, Unit, median, quantile};
 
 /// Wall-clock and processor time of a piece of work, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +36,19 @@ impl Took {
             processor: (self.processor / before.processor - 1.0) * 100.0,
         }
     }
+}
+
+/// The estimate of how much more something takes, by the ratios of four blocks of `block` each, percent, with its interval.
+pub fn more_percent(name: &str, ratios: &[f64], block: u32) -> Figure {
+    let (low, high) = bootstrap_interval(ratios);
+    Figure::new(name, hodges_lehmann(ratios), Unit::Percent)
+        .between((low, high))
+        .remark(format!(
+            "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four blocks of {block}; middle half {:+.1} to {:+.1} %",
+            ratios.len(),
+            quantile(ratios, 0.25),
+            quantile(ratios, 0.75),
+        ))
 }
 
 /// The median of the means of all pairs of `values`, each with itself too: as robust as a median, nearly as efficient as a

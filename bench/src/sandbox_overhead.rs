@@ -20,9 +20,9 @@ use sandglass_demo::rig::Rig;
 use sandglass_demo::scenarios;
 
 use crate::agent::Switched;
-use crate::estimate::{bootstrap_interval, hodges_lehmann};
+use crate::estimate::more_percent;
 use crate::probe::{Probe, Runs, since};
-use crate::report::{Figure, Outcome, Unit, median, quantile};
+use crate::report::{Figure, Outcome, Unit, median};
 use crate::{Effort, on_rig};
 
 /// Measures.
@@ -60,27 +60,14 @@ async fn compare(node: &mut Node<'_>, effort: Effort, call: &str) -> Result<Vec<
         without.push(off);
         ratios.push((on / off - 1.0) * 100.0);
     }
-    // Half of the blocks, and sandboxes before them, had hooks.
+    // Half of the blocks had hooks, with the sandboxes before them that are not counted.
     agent.agent.ensure_adds(PLUGIN, (node.made - made) / 2)?;
     let agent_ns = agent_time(node, agent).await?;
     let (kernel_ns, programs) = kernel_time(node).await?;
     let usual = median(&without);
-    let (low, high) = bootstrap_interval(&ratios);
     Ok(vec![
         Figure::new(format!("{call}, without the agent"), usual / 1e6, Unit::Milliseconds),
-        Figure::new(
-            format!("{call}, longer with the agent, median"),
-            hodges_lehmann(&ratios),
-            Unit::Percent,
-        )
-        .at_most(SLOWER_PERCENT)
-        .between((low, high))
-        .remark(format!(
-            "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four blocks of {BLOCK}; middle half {:+.1} to {:+.1} %",
-            ratios.len(),
-            quantile(&ratios, 0.25),
-            quantile(&ratios, 0.75),
-        )),
+        more_percent(&format!("{call}, longer with the agent, median"), &ratios, BLOCK).at_most(SLOWER_PERCENT),
         Figure::new(
             format!("{call}, kernel time of the probe within it"),
             kernel_ns / usual * 100.0,
