@@ -19,6 +19,7 @@ pub(crate) mod conntrack;
 pub(crate) mod counters;
 pub(crate) mod dns;
 pub(crate) mod drops;
+pub(crate) mod ended_connects;
 pub(crate) mod ended_lookups;
 pub(crate) mod endings;
 pub(crate) mod flows;
@@ -37,6 +38,7 @@ use crate::counters::{Evictions, Sizes};
 use crate::traffic::attribution::Owners;
 use crate::traffic::connect::Connect;
 use crate::traffic::counters::CounterHistory;
+use crate::traffic::ended_connects::EndedConnects;
 use crate::traffic::ended_lookups::EndedLookups;
 use crate::traffic::flows::FlowTable;
 use crate::traffic::journeys::Journeys;
@@ -58,6 +60,8 @@ pub(crate) struct Traffic {
     counters: CounterHistory,
     /// What ended lookups still explain.
     resolved: EndedLookups,
+    /// Connects whose records may still come twice.
+    ended_connects: EndedConnects,
     /// Open journeys, and the rate limit.
     journeys: Journeys,
     /// Lookups that are over, for the memory that they have: at most [`SPARE_LOOKUPS`].
@@ -78,6 +82,7 @@ impl Traffic {
             flows: FlowTable::new(traffic.max_flows),
             counters: CounterHistory::new(config.max_traces),
             resolved: EndedLookups::new(traffic.max_lookups),
+            ended_connects: EndedConnects::new(traffic.max_connects),
             journeys: Journeys::new(traffic.journeys_per_minute),
             spare: Vec::new(),
         }

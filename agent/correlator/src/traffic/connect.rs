@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 
 use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator};
+use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{ConnectDetail, Status};
 use sandglass_model::{SmolStr, Timestamp};
 
@@ -53,6 +54,9 @@ pub(crate) struct Connect {
     /// Records were lost while it was open.
     pub(crate) lost: bool,
 }
+
+/// How long an ended connect waits for further records of it: conntrack's come through another socket.
+pub(crate) const LINGER_NS: u64 = 100 * MILLISECOND;
 
 impl Owned for Connect {
     fn share(&self) -> u64 {

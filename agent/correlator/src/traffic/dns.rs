@@ -114,6 +114,7 @@ impl Traffic {
         let process = message.initiator.as_ref().map(|initiator| initiator.process);
         let client = Client::of(message.netns, process, message.client);
         let names = NameKeys::of(message, question, client);
+        let message_key = TableKey::message(message.client, message.transport, message.id);
         let (serial, kind) = match place(
             &self.lookups,
             &ctx.config.traffic,
@@ -129,6 +130,7 @@ impl Traffic {
                 }
                 (serial, QueryKind::First)
             }
+            None if self.resolved.has_query_sent_at(message_key, at) => return,
             None => (self.open_lookup(ctx, at, owner, message, question), QueryKind::First),
         };
         let Some(lookup) = self.lookups.get_mut(serial) else {
@@ -139,7 +141,7 @@ impl Traffic {
             return;
         }
         let keys = [
-            TableKey::message(message.client, message.transport, message.id),
+            message_key,
             TableKey::message_by(message.socket, message.transport, message.id),
             TableKey::client(protocol_of(message.transport), message.client),
             TableKey::id(message.id),

@@ -1,6 +1,6 @@
-//! What ended lookups still explain: the addresses that they resolved, and late answers to their queries.
+//! What ended lookups still explain: the addresses that they resolved, late answers to their queries, and queries that are reported again.
 //!
-//! Used by `tcp.rs` and `lifecycle.rs`, which join a connect to the lookup of its address, and by `answers.rs`. Each
+//! Used by `tcp.rs` and `lifecycle.rs`, which join a connect to the lookup of its address, by `answers.rs` and by `dns.rs`. Each
 //! table is bounded by `max_lookups`, the owner with the most entries loses its oldest, and entries expire after 10 s.
 //! Does not: keep open lookups.
 
@@ -61,13 +61,21 @@ impl EndedLookup {
     }
 }
 
+/// A query of an ended lookup.
+#[derive(Clone, Copy, Debug)]
+struct EndedQuery {
+    /// When it was sent.
+    at: Timestamp,
+    share: ShareKey,
+}
+
 /// Both tables.
 #[derive(Debug)]
 pub(crate) struct EndedLookups {
     /// By network namespace and address.
     addresses: Bounded<(u64, IpAddr), ResolvedAddress>,
-    /// Queries of ended lookups: their late answers are no orphans.
-    queries: Bounded<TableKey, ShareKey>,
+    /// Queries of ended lookups: their late answers are no orphans, and the queries themselves no new lookups if their records come twice.
+    queries: Bounded<TableKey, EndedQuery>,
 }
 
 /// A connect belongs to a lookup of its address that is no older than this. Programs connect at once; a longer reach
@@ -78,7 +86,7 @@ impl EndedLookups {
     pub(crate) fn new(max: usize) -> EndedLookups {
         EndedLookups {
             addresses: Bounded::shared(max, |_, resolved| resolved.share.key()),
-            queries: Bounded::shared(max, |_, share| share.key()),
+            queries: Bounded::shared(max, |_, query| query.share.key()),
         }
     }
 
@@ -135,12 +143,17 @@ impl EndedLookups {
         let share = lookup.owner.share();
         for sent in &lookup.sent {
             let key = TableKey::message(sent.client, sent.transport, sent.id);
-            self.queries.insert(key, share, now);
+            self.queries.insert(key, EndedQuery { at: sent.at, share }, now);
         }
     }
 
     /// The message is the answer to a query of an ended lookup.
     pub(crate) fn has_query(&self, message: TableKey) -> bool {
         self.queries.get(&message).is_some()
+    }
+
+    /// The message that was sent at `at` is a query of an ended lookup: its record came twice.
+    pub(crate) fn has_query_sent_at(&self, message: TableKey, at: Timestamp) -> bool {
+        self.queries.get(&message).is_some_and(|query| query.at == at)
     }
 }

@@ -119,7 +119,7 @@ impl Traffic {
     /// A connect ended a moment ago, or nothing was reported of it within the deadline.
     pub(crate) fn on_connect_due(&mut self, ctx: &mut Context, serial: u64) {
         self.find_owner(ctx, ExchangeId::Connect(serial));
-        let Some(mut connect) = self.take_connect(serial) else {
+        let Some(mut connect) = self.take_connect(serial, ctx.now) else {
             return;
         };
         ctx.effects.timers.clear(Timer::Connect(serial));

@@ -17,7 +17,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use sandglass_model::Timestamp;
-use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Detail, OperationDetail};
 
 use crate::context::Context;
@@ -28,14 +27,11 @@ use crate::notes;
 use crate::owner::Owner;
 use crate::timers::Timer;
 use crate::traffic::Traffic;
-use crate::traffic::connect::Connect;
+use crate::traffic::connect::{Connect, LINGER_NS};
 use crate::traffic::ended_lookups::{EndedLookup, ResolvedAddress};
 use crate::traffic::journeys::Journey;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::table_key::TableKey;
-
-/// How long an ended connect waits for conntrack's records of it, which come through another socket.
-const LINGER_NS: u64 = 100 * MILLISECOND;
 
 // === owners ===
 
@@ -276,8 +272,10 @@ impl Traffic {
     }
 
     /// Takes a connect out of the open ones.
-    pub(crate) fn take_connect(&mut self, serial: u64) -> Option<Box<Connect>> {
-        self.connects.remove(serial)
+    pub(crate) fn take_connect(&mut self, serial: u64, now: Timestamp) -> Option<Box<Connect>> {
+        let connect = self.connects.remove(serial)?;
+        self.ended_connects.remember(&connect, now);
+        Some(connect)
     }
 
     /// The exchange ended: the trace that shows it gets it; without one it is released at once.
@@ -298,7 +296,7 @@ impl Traffic {
             }
             ExchangeId::Connect(serial) => {
                 ctx.effects.timers.clear(Timer::Connect(serial));
-                let connect = self.take_connect(serial);
+                let connect = self.take_connect(serial, ctx.now);
                 let after = connect.as_ref().and_then(|connect| connect.lookup.as_ref());
                 let after = after.map(|(lookup, _)| *lookup);
                 (connect.and_then(|connect| connect.home), after)

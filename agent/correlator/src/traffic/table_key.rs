@@ -10,6 +10,7 @@ use sandglass_model::network::Transport;
 
 use crate::collections::bounded::Hashed;
 use crate::collections::mix::mix;
+use crate::traffic::packet::TCP;
 
 /// A hash of one thing that identifies an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,14 @@ impl TableKey {
     /// A socket that connects.
     pub(crate) fn socket(cookie: u64) -> TableKey {
         TableKey(mix(8, &cookie.to_le_bytes()))
+    }
+
+    /// A socket that connects: by its cookie, or by its local end where the system has no cookies.
+    pub(crate) fn connecting_socket(cookie: u64, local: SocketAddr) -> TableKey {
+        match cookie {
+            0 => TableKey::client(TCP, local),
+            cookie => TableKey::socket(cookie),
+        }
     }
 
     /// A connect from any port of one address to another.

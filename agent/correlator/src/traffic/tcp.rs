@@ -16,7 +16,6 @@ use crate::facts::Fact;
 use crate::finding::Scope;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
-use crate::traffic::packet::TCP;
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
@@ -30,6 +29,9 @@ impl Traffic {
         }
         // Nothing between the two ends can fail that has to do with a sandbox's network.
         if step.remote.ip().is_loopback() || step.remote.ip() == step.local.ip() {
+            return;
+        }
+        if self.ended_connects.has_step(&step, at) {
             return;
         }
         let known = connect_of(&self.connects, &step);
@@ -114,11 +116,7 @@ impl Traffic {
 
 /// The connect of the step's socket, and whether it has ended. Without a cookie the local end identifies it.
 fn connect_of(connects: &ExchangeTable<Connect>, step: &ConnectStep) -> Option<(u64, bool)> {
-    let key = match step.socket {
-        0 => TableKey::client(TCP, step.local),
-        cookie => TableKey::socket(cookie),
-    };
-    let mut open = connects.newest(key);
+    let mut open = connects.newest(TableKey::connecting_socket(step.socket, step.local));
     let found = open.find(|(_, connect)| {
         connect.socket == step.socket && connect.owner.netns == step.netns && connect.remote == step.remote
     });

@@ -1,10 +1,10 @@
 //! Lookups: which lookup a message belongs to, by socket, id, name and address. What a lookup comes to is in `lookups.rs`.
 
-use sandglass_model::Body;
 use sandglass_model::network::{DroppedPacket, PacketDrop, Transport};
+use sandglass_model::{Body, Event};
 
 use crate::lookups::assert_rendered;
-use crate::scene::Scene;
+use crate::scene::{Scene, del};
 use crate::wire::{NOERROR, NXDOMAIN, POD, Socket, answer_of, pod_socket, rendered};
 
 /// An answer from elsewhere counts by socket and id: behind a socket that is not connected, addresses may be translated.
@@ -162,6 +162,22 @@ fn a_message_that_is_reported_twice_counts_once() {
         .collect();
     scene.events = doubled;
     assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
+}
+
+/// A lookup with its answers ends when the sandbox's DEL begins, before the second records of its queries come.
+#[test]
+fn queries_that_are_reported_again_after_the_lookup_are_no_other_one() {
+    let mut scene = Scene::ready_sandbox();
+    scene.looked_up(&pod_socket(4_000), "api", 300, 2_000, "10.1.0.1");
+    let is_query = |event: &&Event| matches!(&event.body, Body::DnsSeen(message) if message.answer.is_none());
+    let queries: Vec<Event> = scene.events.iter().filter(is_query).cloned().collect();
+    assert_eq!(queries.len(), 2);
+    let plugin = scene.at(310).plugin("bridge", &del("sb", "eth0"));
+    scene.events.extend(queries);
+    scene.at(330).exit(plugin, 0);
+    let rendered = rendered(&scene.then_nothing().play().finish());
+    let lookups: Vec<&str> = rendered.lines().filter(|line| line.contains("lookup")).collect();
+    assert_eq!(lookups, ["sandbox lookup api A+AAAA noerror 300+2, 2 sent"]);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use sandglass_correlator::Output;
 use sandglass_model::event::SandboxDescription;
-use sandglass_model::network::ConnectFailure;
+use sandglass_model::network::{ConnectFailure, Step};
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::SandboxDetail;
-use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
+use sandglass_model::{Body, Detail, Event, PodIdentity, SandboxId, Timestamp, Trace};
 
 use crate::scene::{Played, Scene, add, assert_text, del, of_pod};
-use crate::wire::{NODE, NOERROR, NXDOMAIN, POD, pod_socket};
+use crate::wire::{NODE, NOERROR, NXDOMAIN, POD, pod_socket, rendered};
 
 fn created(played: &Played) -> usize {
     let created = played
@@ -164,9 +164,7 @@ fn a_connection_begun_soon_after_the_answer_is_waited_for() {
         open.text()
     );
     let mut stands = scene.clone();
-    stands
-        .at(7_303)
-        .step(&connect, sandglass_model::network::Step::Established, 3);
+    stands.at(7_303).step(&connect, Step::Established, 3);
     assert_eq!(times(&stands.then_nothing().play()), (Some(7_303), Some(300), 7_303));
     // It comes to nothing: the answer alone decides, and the failure is a journey of its own.
     let mut fails = scene.clone();
@@ -523,4 +521,52 @@ fn what_was_being_created_when_watching_began_is_waited_for() {
         panic!("a sandbox");
     };
     assert_eq!(sandbox.network_ready, Some(Timestamp(302 * MILLISECOND)));
+}
+
+/// The records of a scene's connects, as they come a second time.
+fn steps_of(scene: &Scene) -> Vec<Event> {
+    let steps = scene
+        .events
+        .iter()
+        .filter(|event| matches!(event.body, Body::ConnectSeen(_)));
+    steps.cloned().collect()
+}
+
+#[test]
+fn steps_that_are_reported_again_after_a_del_ended_the_connect_change_nothing() {
+    for (end, expected) in [
+        (Step::Established, "sandbox connect 10.1.0.9:80  established 300+2\n"),
+        (
+            Step::Failed(ConnectFailure::Refused),
+            "sandbox connect 10.1.0.9:80  refused 300+2, connect_refused (certain)\n",
+        ),
+    ] {
+        let mut scene = Scene::ready_sandbox();
+        let socket = pod_socket(5_000).tcp().to("10.1.0.9:80");
+        scene.at(300).connects(&socket);
+        scene.at(302).step(&socket, end, 0);
+        let again = steps_of(&scene);
+        let plugin = scene.at(310).plugin("bridge", &del("sb", "eth0"));
+        scene.events.extend(again);
+        scene.at(330).exit(plugin, 0);
+        let played = scene.then_nothing().play().finish();
+        assert_eq!((rendered(&played).as_str(), played.counters().orphan), (expected, 0));
+    }
+}
+
+#[test]
+fn steps_that_are_reported_again_after_the_socket_began_again_are_none_of_the_next_connect() {
+    let mut scene = Scene::ready_sandbox();
+    let socket = pod_socket(5_000).tcp().to("10.1.0.9:80");
+    scene.at(300).connects(&socket);
+    scene.at(302).connect_failed(&socket, ConnectFailure::Refused, 0);
+    let again = steps_of(&scene);
+    scene.at(303).connects(&socket);
+    scene.events.extend(again);
+    scene.at(306).established(&socket);
+    let played = scene.then_nothing().play().finish();
+    let expected = "sandbox connect 10.1.0.9:80  refused 300+2, connect_refused (certain)
+sandbox connect 10.1.0.9:80  established 303+3
+";
+    assert_eq!((rendered(&played).as_str(), played.counters().orphan), (expected, 0));
 }
