@@ -132,8 +132,6 @@ pub struct LinuxSource {
     drops: Option<AttachedProbe>,
     /// Shared with `netns` and `conntrack`; kept for looks at older sandboxes.
     namespaces: KnownNamespaces,
-    /// Measures the runtime's daemon, where waits are recorded.
-    _meter: Option<RuntimeMeter>,
 }
 
 /// Attaches the probes and starts to send events.
@@ -167,11 +165,9 @@ fn attach(
         health,
     )?;
     let namespaces = KnownNamespaces::default();
-    let meter = options.waits_after.map(|_| RuntimeMeter::start(sender.clone()));
-    let meter = meter.transpose().map_err(LinuxStartError::Thread)?;
-    let measure = meter.as_ref().map(RuntimeMeter::requests);
+    let meter = options.waits_after.map(|_| RuntimeMeter::default());
     let directories = &options.netns_directories;
-    let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), directories, measure.clone())
+    let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), directories, meter.clone())
         .map_err(LinuxStartError::Thread)?;
     health.set_probe(netns.status());
     // The process probe is read before the others are attached, which takes a second or more: its records of that second
@@ -181,7 +177,7 @@ fn attach(
     if let Some(known) = options.waits_after.and_then(|_| api_server::known()) {
         let _ = announce.send(known);
     }
-    let exec = exec.start(netns, announcements, (trust, measure), (&sender, health))?;
+    let exec = exec.start(netns, announcements, (trust, meter), (&sender, health))?;
     let connect = connect::start(options.connect, &options.rungs, loader, &sender, health);
     let conntrack = within(options.node_netns.as_deref(), || {
         let known = namespaces.clone();
@@ -202,7 +198,6 @@ fn attach(
         dns,
         drops,
         namespaces,
-        _meter: meter,
     })
 }
 

@@ -17,7 +17,7 @@ mod goroutines;
 mod lock_paths;
 mod locks;
 mod looks;
-mod running;
+pub mod running;
 mod runtimes;
 mod stdio;
 mod tcp_sockets;
@@ -42,7 +42,7 @@ use super::loader::maps::{RequestMaps, WaitMaps};
 use super::loader::run_time::ProgramTime;
 use super::netns::NetnsWatch;
 use super::process_root::sees_all_processes;
-use super::runtime_times::MeterRequests;
+use super::runtime_times::RuntimeMeter;
 use super::start_error::LinuxStartError;
 use super::status::{attached, missing, switched_off, unavailable};
 use super::symbols::Symbols;
@@ -301,7 +301,7 @@ impl Attached {
     }
 
     /// Starts the thread. It forwards the events of `announcements` until that channel is closed, each before the records
-    /// that come after it. `measure` measures the runtime's daemon.
+    /// that come after it. `meter` measures the runtime's daemon.
     ///
     /// # Errors
     /// When the node is out of descriptors or threads.
@@ -309,7 +309,7 @@ impl Attached {
         self,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
-        (trust, measure): (TrustSettings, Option<MeterRequests>),
+        (trust, meter): (TrustSettings, Option<RuntimeMeter>),
         (sender, health): (&EventSender, &Health),
     ) -> Result<ExecProbe, LinuxStartError> {
         let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
@@ -324,7 +324,7 @@ impl Attached {
         });
         let daemons = self.requests.map(|maps| Daemons::new(Arc::clone(&family), maps));
         let channels = self.channels;
-        let parts = (waits, daemons, self.cri, measure);
+        let parts = (waits, daemons, self.cri, meter);
         let feed = ExecFeed::new(channels, outlet, health, trust, netns, announcements, parts);
         Ok(ExecProbe {
             _follower: Follower::start(PROBE, feed).map_err(LinuxStartError::Thread)?,

@@ -25,7 +25,7 @@ use self::creation::{begin, created_at};
 use self::names::{NameStamps, NameWatch};
 use super::known_namespaces::KnownNamespaces;
 use super::process_root::{NODE_PIDS, metadata_in_root, open_in_root, path_in_root, sees_all_processes};
-use super::runtime_times::MeterRequests;
+use super::runtime_times::RuntimeMeter;
 use super::status::{attached, missing};
 use crate::health::ProbeStatus;
 use crate::scheduling;
@@ -59,7 +59,7 @@ struct NamespaceRequest {
 
 impl NetnsWatch {
     /// Starts the thread, which adds what it finds to `known`. Names that runtimes make and remove are sent as events. `directories` are those where runtimes may name namespaces;
-    /// others are watched from the first namespace there on. Each name requests of `measure` that the runtime is measured.
+    /// others are watched from the first namespace there on. At each name `meter` measures the runtime.
     ///
     /// # Errors
     /// When the node is out of threads.
@@ -67,11 +67,11 @@ impl NetnsWatch {
         sender: EventSender,
         known: KnownNamespaces,
         directories: &[String],
-        measure: Option<MeterRequests>,
+        meter: Option<RuntimeMeter>,
     ) -> io::Result<NetnsWatch> {
         // In another pid namespace a runtime's plugins may be refused (`plugins.trust`): that none ran says nothing there.
         let reports = sees_all_processes().then(|| sender.clone());
-        let watch = NameWatch::start(reports, measure);
+        let watch = NameWatch::start(reports, meter);
         let names = watch.as_ref().ok().map(NameWatch::names);
         for directory in directories {
             watch_names(names.as_deref(), &NODE_PIDS, directory);

@@ -27,7 +27,7 @@ use crate::sources::linux::loader::family::RecordStream;
 use crate::sources::linux::loader::maps::{Pages, TrustMaps};
 use crate::sources::linux::loader::roles::Roles;
 use crate::sources::linux::netns::NetnsWatch;
-use crate::sources::linux::runtime_times::MeterRequests;
+use crate::sources::linux::runtime_times::RuntimeMeter;
 use crate::sources::queue::Stopped;
 use crate::sources::{TrustSettings, clock};
 
@@ -62,8 +62,8 @@ pub struct ExecFeed {
     daemons: Option<Daemons>,
     /// `None` where the runtime's CRI socket is not read.
     cri: Option<CriRequests>,
-    /// Requests measurements of the runtime's daemon; `None` where waits are not wanted.
-    measure: Option<MeterRequests>,
+    /// Measures the runtime's daemon; `None` where waits are not wanted.
+    meter: Option<RuntimeMeter>,
     /// Waits that were left out: `events_limited_total`.
     limited_waits: Counter,
     /// The same, of threads of daemons.
@@ -83,11 +83,11 @@ impl ExecFeed {
         trust: TrustSettings,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
-        (waits, daemons, cri, measure): (
+        (waits, daemons, cri, meter): (
             Option<Waits>,
             Option<Daemons>,
             Option<CriRequests>,
-            Option<MeterRequests>,
+            Option<RuntimeMeter>,
         ),
     ) -> ExecFeed {
         ExecFeed {
@@ -103,7 +103,7 @@ impl ExecFeed {
             waits,
             daemons,
             cri,
-            measure,
+            meter,
             limited_waits: health.limited.get_or_create(&ProbeLabel {
                 probe: waits::PROBE.to_owned(),
             }),
@@ -164,10 +164,10 @@ impl ExecFeed {
                         false => {}
                     }
                 }
-                if let Some(measure) = &self.measure {
+                if let Some(meter) = &self.meter {
                     match is_step {
-                        true => measure.again(),
-                        false if exec.env("CNI_COMMAND").is_some() => measure.on_plugin(exec),
+                        true => meter.request(),
+                        false if exec.env("CNI_COMMAND").is_some() => meter.on_plugin(exec),
                         false => {}
                     }
                 }
@@ -180,9 +180,9 @@ impl ExecFeed {
                 }
                 if let Some(waits) = &mut self.waits
                     && waits.on_exit(exit.process, event.at, &mut self.burst)
-                    && let Some(measure) = &self.measure
+                    && let Some(meter) = &self.meter
                 {
-                    measure.again();
+                    meter.request();
                 }
             }
             Body::ProcessForked(fork) if is_tracked => {
@@ -201,8 +201,8 @@ impl ExecFeed {
 
     /// A request to the runtime or its response: what its daemon does for the sandbox begins or ends.
     fn on_sandbox_event(&mut self, event: Option<Event>) {
-        if let Some(measure) = self.measure.as_ref().filter(|_| event.is_some()) {
-            measure.again();
+        if let Some(meter) = self.meter.as_ref().filter(|_| event.is_some()) {
+            meter.request();
         }
         self.burst.extend(event);
     }
@@ -354,6 +354,9 @@ impl Feed for ExecFeed {
             if self.burst.len() >= BURST_MAX {
                 self.send_burst()?;
             }
+        }
+        if let Some(meter) = &self.meter {
+            meter.measure(&mut self.burst);
         }
         self.send_burst()?;
         self.check_waits();

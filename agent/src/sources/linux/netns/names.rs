@@ -23,7 +23,7 @@ use sandglass_model::cni::runtime_of_netns;
 use sandglass_model::{Body, Event, Timestamp};
 
 use crate::sources::clock;
-use crate::sources::linux::runtime_times::MeterRequests;
+use crate::sources::linux::runtime_times::RuntimeMeter;
 use crate::sources::queue::{EventSender, Stopped};
 
 /// The thread. Dropping it ends the thread.
@@ -45,8 +45,8 @@ pub struct NameStamps {
     seen: Mutex<StampTable>,
     /// Receives the names that have a runtime's form.
     sender: Option<EventSender>,
-    /// The runtime is measured when it makes such a name.
-    measure: Option<MeterRequests>,
+    /// Measures the runtime when it makes such a name.
+    meter: Option<RuntimeMeter>,
 }
 
 /// The names behind the lock.
@@ -63,13 +63,13 @@ impl NameWatch {
     ///
     /// # Errors
     /// When the user has too many inotify instances (fs.inotify.max_user_instances).
-    pub fn start(sender: Option<EventSender>, measure: Option<MeterRequests>) -> io::Result<NameWatch> {
+    pub fn start(sender: Option<EventSender>, meter: Option<RuntimeMeter>) -> io::Result<NameWatch> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let names = Arc::new(NameStamps {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             seen: Mutex::default(),
             sender,
-            measure,
+            meter,
         });
         let (watched, stopped) = (Arc::clone(&names), Arc::clone(&stop));
         let thread = Builder::new()
@@ -159,10 +159,12 @@ impl NameStamps {
             if let Some((sender, body)) =
                 named.and_then(|(sender, name)| Some((sender, of_runtime(name, event.events())?)))
             {
-                if let Some(measure) = &self.measure {
-                    measure.again();
+                let mut found = vec![Event { at: now, body }];
+                if let Some(meter) = &self.meter {
+                    meter.request();
+                    meter.measure(&mut found);
                 }
-                sender.send(Event { at: now, body })?;
+                sender.send_all(found.into_iter())?;
             }
         }
         Ok(())
