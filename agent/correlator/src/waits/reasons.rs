@@ -6,6 +6,7 @@
 //! so a sleep on a mutex shows the function that wanted it; the function that released it names the lock.
 //! Does not: know threads or processes. What no entry matches is `Other` with the innermost function's name.
 
+use sandglass_model::text_list::split_once;
 use sandglass_model::waits::TimeReason;
 
 /// A reason with what is known beside it.
@@ -364,7 +365,7 @@ fn released(waker: &[&str]) -> Option<&'static str> {
 
 /// A function's name as its source has it: without `.constprop.0`, `.isra.0`, `.part.0`.
 fn bare(function: &str) -> &str {
-    function.split('.').next().unwrap_or(function)
+    split_once(function, b'.').map_or(function, |(name, _)| name)
 }
 
 #[cfg(test)]

@@ -76,8 +76,6 @@ pub(super) fn is_secret(name: &str) -> bool {
     if name.len() < 2 || matches!(name, "PWD" | "OLDPWD") {
         return false;
     }
-    let lower = name.to_ascii_lowercase();
-    let is_part = PARTS.iter().any(|part| lower.contains(part));
     let mut words = words(name);
     let Some(last) = words.next_back() else {
         return false;
@@ -86,7 +84,13 @@ pub(super) fn is_secret(name: &str) -> bool {
     if is(&ABOUT, last) {
         return false;
     }
-    is_part || is(&WORDS, last) || words.any(|word| is(&WORDS, word))
+    PARTS.iter().any(|part| contains(name, part)) || is(&WORDS, last) || words.any(|word| is(&WORDS, word))
+}
+
+/// Whether `part`, in lower case, stands in `name` in any case.
+pub(super) fn contains(name: &str, part: &str) -> bool {
+    let mut windows = name.as_bytes().windows(part.len());
+    windows.any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
 }
 
 /// The words of a name: separated by punctuation, or by an upper-case letter behind a lower-case one.
@@ -94,11 +98,15 @@ fn words(name: &str) -> impl DoubleEndedIterator<Item = &str> {
     let is_separator = |character: char| !character.is_ascii_alphanumeric();
     let parts = name.split(is_separator).filter(|part| !part.is_empty());
     parts.flat_map(|part| {
-        let bytes = part.as_bytes();
-        let begins = |at: &usize| *at == 0 || (bytes[*at].is_ascii_uppercase() && bytes[*at - 1].is_ascii_lowercase());
-        let begins: Vec<usize> = (0..bytes.len()).filter(begins).collect();
-        let ends: Vec<usize> = begins.iter().skip(1).copied().chain([bytes.len()]).collect();
-        begins.into_iter().zip(ends).map(move |(begin, end)| &part[begin..end])
+        let begins = |at: usize| {
+            let bytes = part.as_bytes();
+            at == 0 || (bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase())
+        };
+        let starts = (0..part.len()).filter(move |at| begins(*at));
+        starts.map(move |begin| {
+            let end = (begin + 1..part.len()).find(|at| begins(*at));
+            &part[begin..end.unwrap_or(part.len())]
+        })
     })
 }
 

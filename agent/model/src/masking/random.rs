@@ -137,18 +137,20 @@ fn random_part(text: &str, part: Range<usize>, found: &mut Vec<Range<usize>>) {
 
 /// Base64 with slashes in it: not a path, since it has no dot and does not begin with a slash.
 fn is_joined_base64(word: &str) -> bool {
+    if word.len() < JOINED_MIN {
+        return false;
+    }
     let has = |kind: fn(&u8) -> bool| word.as_bytes().iter().any(kind);
     let is_base64 = word
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
-    let joined: String = word.chars().filter(char::is_ascii_alphanumeric).collect();
-    word.len() >= JOINED_MIN
-        && is_base64
+    let joined = || -> String { word.chars().filter(char::is_ascii_alphanumeric).collect() };
+    is_base64
         && !word.starts_with('/')
         && has(u8::is_ascii_digit)
         && has(u8::is_ascii_uppercase)
         && has(u8::is_ascii_lowercase)
-        && is_irregular(&joined)
+        && is_irregular(&joined())
 }
 
 /// Letters and digits that change their kind often, and are no hexadecimal id.

@@ -12,6 +12,8 @@ use super::{MASK, names, random, values};
 const PASSES_MAX: usize = 6;
 /// Words behind `Bearer` or `Basic` shorter than this are ordinary text ("basic check failed").
 const CREDENTIAL_MIN: usize = 12;
+/// How the first line of a PEM block begins (RFC 7468, section 3).
+const BEGIN: &str = "-----BEGIN";
 
 /// `text` with every secret masked.
 #[must_use]
@@ -54,10 +56,12 @@ fn find(text: &str, found: &mut Vec<Range<usize>>) {
     let mut has_separator = false;
     let mut has_blank = false;
     let mut has_at = false;
+    let mut has_dash = false;
     for byte in text.bytes() {
         has_separator |= matches!(byte, b'=' | b':');
         has_blank |= byte.is_ascii_whitespace();
         has_at |= byte == b'@';
+        has_dash |= byte == b'-';
     }
     if has_separator {
         named_values(text, found);
@@ -69,7 +73,9 @@ fn find(text: &str, found: &mut Vec<Range<usize>>) {
     if has_blank {
         words(text, found);
     }
-    pem(text, found);
+    if has_dash && text.len() > BEGIN.len() {
+        pem(text, found);
+    }
     random::find(text, found);
 }
 
@@ -167,7 +173,7 @@ fn words(text: &str, found: &mut Vec<Range<usize>>) {
             tail.is_some_and(|tail| tail.eq_ignore_ascii_case(scheme))
         });
         let blanks = values::blanks(&text[behind..]);
-        if bare.to_ascii_lowercase().contains("securestring") {
+        if names::contains(bare, "securestring") {
             let end = text[behind..].find(')').map_or(text.len(), |length| behind + length);
             found.push((behind + blanks).min(end)..end);
         } else if is_scheme {
@@ -188,7 +194,7 @@ fn words(text: &str, found: &mut Vec<Range<usize>>) {
 
 /// Between the lines that begin and end a PEM block (RFC 7468); to the end of the text if it was cut.
 fn pem(text: &str, found: &mut Vec<Range<usize>>) {
-    for (at, marker) in text.match_indices("-----BEGIN") {
+    for (at, marker) in text.match_indices(BEGIN) {
         let label = at + marker.len();
         let Some(length) = text[label..].find("-----") else {
             found.push(label..text.len());
