@@ -63,6 +63,10 @@ async fn observe(
     config.cni.conf_dir = Some(rig.conf_dir(Network::Plain));
     // The demo's pods send at once or never: a deadline of half a minute would only delay the latter's traces.
     config.traffic.ready_deadline = READY_DEADLINE;
+    // What the user sets stays.
+    if config.waits.after == Config::default().waits.after {
+        config.waits.after = WAITS_AFTER;
+    }
     avoid_taken_port(&mut config);
     let mut beside = match programs {
         Some(programs) => Some(Observability::start(programs, rig).await?),
@@ -124,5 +128,7 @@ impl Drop for Stopping {
     }
 }
 
+/// Sooner than by default, so that what most deletions of the demo's pods wait for is seen: the kernel's clean-up of nftables.
+const WAITS_AFTER: Period = Period::from_millis(50);
 /// Longer than the stalled lookup takes.
 const READY_DEADLINE: Period = Period::from_secs(8);
