@@ -91,7 +91,7 @@ struct roles_entry {
 	uint8_t role[ROLES_ENTRY];
 };
 
-// User space maps all of it into its memory, and writes single bytes too.
+// User space writes single bytes too, in a page that it maps into its memory.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

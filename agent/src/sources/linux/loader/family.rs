@@ -383,7 +383,7 @@ impl Family {
         })
     }
 
-    /// Maps the table of roles of the process probe. The map stays in the object: programs that are loaded later refer to it.
+    /// The table of roles of the process probe. The map stays in the object: programs that are loaded later refer to it.
     ///
     /// # Errors
     /// When the map is missing or not of its kind, or the kernel refuses to map it into memory.
@@ -391,7 +391,7 @@ impl Family {
         let Some(Map::Array(table)) = self.ebpf.map("roles") else {
             return Err(self.unexpected("roles"));
         };
-        Roles::map(table.fd()).map_err(|error| self.unexpected(&format!("roles: {error}")))
+        Roles::new(table.fd()).map_err(|error| self.unexpected(&format!("roles: {error}")))
     }
 
     /// Takes the calibration of the process probe. Works once.
