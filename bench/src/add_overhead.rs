@@ -21,7 +21,7 @@ use sandglass_demo::rig::Rig;
 
 use crate::agent::Switched;
 use crate::chain::Chain;
-use crate::estimate::{Took, bootstrap_interval, hodges_lehmann, more_percent};
+use crate::estimate::{Took, bootstrap_interval, hodges_lehmann, more_percent, tail};
 use crate::processor::Children;
 use crate::report::{Figure, Outcome, Unit, median};
 use crate::{Effort, on_rig};
@@ -55,6 +55,7 @@ fn compare(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
             BLOCK,
         )
         .at_most(SLOWER_PERCENT),
+        tail(&format!("ADD ({list}), p99 with the agent"), &all.times),
         more_percent(
             "processor time of an ADD's plugins more with the agent, median",
             &all.busier,
@@ -102,6 +103,8 @@ struct Comparison {
     more_ns: Vec<f64>,
     /// The same for its processor time, percent.
     busier: Vec<f64>,
+    /// Each ADD without and with hooks, nanoseconds.
+    times: [Vec<f64>; 2],
     /// Context switches of the plugins of an ADD and its DEL, without and with hooks.
     switches: [f64; 2],
 }
@@ -116,6 +119,7 @@ impl Comparison {
         let mut without = Vec::new();
         let (mut longer, mut more_ns, mut busier) = (Vec::new(), Vec::new(), Vec::new());
         let mut switches = [Vec::new(), Vec::new()];
+        let mut all = [Vec::new(), Vec::new()];
         let end = Instant::now() + period;
         while Instant::now() < end || longer.len() < QUADS_LEAST {
             let turned = longer.len() % 2 == 1;
@@ -124,7 +128,9 @@ impl Comparison {
                 agent.hook(with)?;
                 let warmed_up = adds_for(chain, WARM_UP)?;
                 let before = Children::so_far().switches;
-                times[usize::from(with)].push(Took::quantile(&chain.adds(block)?, 0.5));
+                let adds = chain.adds(block)?;
+                times[usize::from(with)].push(Took::quantile(&adds, 0.5));
+                all[usize::from(with)].extend(adds.iter().map(|took| took.wall));
                 let switched = Children::so_far().switches - before;
                 switches[usize::from(with)].push(switched as f64 / f64::from(block));
                 observed += if with { warmed_up + block } else { 0 };
@@ -145,6 +151,7 @@ impl Comparison {
             longer,
             more_ns,
             busier,
+            times: all,
             switches: switches.map(|blocks| median(&blocks)),
         })
     }

@@ -38,6 +38,16 @@ impl Took {
     }
 }
 
+/// The p99 with the agent, beside that without and both medians: of times without and with it, nanoseconds.
+pub fn tail(name: &str, times: &[Vec<f64>; 2]) -> Figure {
+    let [without, with] = times.each_ref().map(|times| quantile(times, 0.99) / 1e6);
+    let medians = times.each_ref().map(|times| median(times) / 1e6);
+    Figure::new(name, with, Unit::Milliseconds).remark(format!(
+        "{without:.1} ms without; medians {:.2} and {:.2} ms without",
+        medians[1], medians[0]
+    ))
+}
+
 /// The estimate of how much more something takes, by the ratios of four blocks of `block` each, percent, with its interval.
 pub fn more_percent(name: &str, ratios: &[f64], block: u32) -> Figure {
     let (low, high) = bootstrap_interval(ratios);

@@ -20,7 +20,7 @@ use sandglass_demo::rig::Rig;
 use sandglass_demo::scenarios;
 
 use crate::agent::Switched;
-use crate::estimate::more_percent;
+use crate::estimate::{more_percent, tail};
 use crate::probe::{Probe, Runs, since};
 use crate::report::{Figure, Outcome, Unit, median};
 use crate::{Effort, on_rig};
@@ -53,21 +53,20 @@ async fn compare(node: &mut Node<'_>, effort: Effort, call: &str) -> Result<Vec<
     }
     let mut agent = Switched::start()?;
     let made = node.made;
-    let (mut ratios, mut without) = (Vec::new(), Vec::new());
+    let (mut ratios, mut times) = (Vec::new(), [Vec::new(), Vec::new()]);
     let end = Instant::now() + effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
     while Instant::now() < end || ratios.len() < QUADS_LEAST {
-        let [off, on] = quad(node, &mut agent, ratios.len() % 2 == 1).await?;
-        without.push(off);
-        ratios.push((on / off - 1.0) * 100.0);
+        ratios.push(quad(node, &mut agent, ratios.len() % 2 == 1, &mut times).await?);
     }
     // Half of the blocks had hooks, with the sandboxes before them that are not counted.
     agent.agent.ensure_adds(PLUGIN, (node.made - made) / 2)?;
     let agent_ns = agent_time(node, agent).await?;
     let (kernel_ns, programs) = kernel_time(node).await?;
-    let usual = median(&without);
+    let usual = median(&times[0]);
     Ok(vec![
         Figure::new(format!("{call}, without the agent"), usual / 1e6, Unit::Milliseconds),
         more_percent(&format!("{call}, longer with the agent, median"), &ratios, BLOCK).at_most(SLOWER_PERCENT),
+        tail(&format!("{call}, p99 with the agent"), &times),
         Figure::new(
             format!("{call}, kernel time of the probe within it"),
             kernel_ns / usual * 100.0,
@@ -83,9 +82,9 @@ async fn compare(node: &mut Node<'_>, effort: Effort, call: &str) -> Result<Vec<
     ])
 }
 
-/// Four blocks, two without and two with hooks: ABBA or, if `turned`, BAAB. Returns the time to create a sandbox without and
-/// with hooks, nanoseconds: the geometric mean of the blocks.
-async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool) -> Result<[f64; 2]> {
+/// Four blocks, two without and two with hooks: ABBA or, if `turned`, BAAB. Returns how much longer it takes to create a sandbox with
+/// hooks, percent, by the geometric means of the blocks. Adds each time, nanoseconds, to those without and with hooks.
+async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool, times: &mut [Vec<f64>; 2]) -> Result<f64> {
     let mut logarithms = [0.0, 0.0];
     for with in [turned, !turned, !turned, turned] {
         agent.hook(with)?;
@@ -93,10 +92,13 @@ async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool) -> Result
             node.sandbox().await?;
         }
         for _ in 0..BLOCK {
-            logarithms[usize::from(with)] += node.sandbox().await?.ln();
+            let time = node.sandbox().await?;
+            logarithms[usize::from(with)] += time.ln();
+            times[usize::from(with)].push(time);
         }
     }
-    Ok(logarithms.map(|sum| (sum / f64::from(2 * BLOCK)).exp()))
+    let [off, on] = logarithms.map(|sum| sum / f64::from(2 * BLOCK));
+    Ok(((on - off).exp() - 1.0) * 100.0)
 }
 
 /// Processor time of the agent for one sandbox, nanoseconds. Its idle time is too small to subtract.
