@@ -168,10 +168,11 @@ pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bound
         ))
         // A guest that gets no processor of the host for 20 s reports stalls of RCU, which say nothing of the agent. With PREEMPT_RT much
         // output on the emulated serial line counts as interrupts that nobody wanted, and Linux shuts the line off
-        // (kernel/irq/spurious.c, note_interrupt): the end of the console was missing.
+        // (kernel/irq/spurious.c, note_interrupt): the end of the console was missing. At its boot the kernel tests its
+        // cryptography, and complains of itself when a test takes longer than 60 s (crypto/api.c, crypto_larval_wait).
         .arg("-append")
         .arg(format!(
-            "console={} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1 noirqdebug {} {}",
+            "console={} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1 noirqdebug cryptomgr.notests {} {}",
             platform.console, platform.command_line, machine.command_line
         ))
         .arg("-kernel")
