@@ -321,7 +321,7 @@ async fn the_doctor_reports_a_real_pods_statistics() {
     if section.findings[0].level != Level::Ok {
         // containerd 1.6 is a known case: no rate for a pod that computes without end.
         let finding = &section.findings[1];
-        assert_eq!(finding.level, Level::Warn);
+        assert_eq!(finding.level, Level::Warn, "{report:#?}");
         assert!(finding.what.starts_with("shop/cart-0 ("), "{}", finding.what);
         assert!(
             finding.what.contains("usageNanoCores is 0 while it used ") && finding.what.contains(" ms of CPU in "),

@@ -231,8 +231,11 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
             rate.div_ceil(1_000_000)
         ));
     } else if !absent {
-        // The figures do not tell the two apart.
-        what.push_str(" (idle, or never computed)");
+        // The figures do not tell the two apart, least of all those of one look.
+        what.push_str(match before.timestamp {
+            0 => " (idle, or never computed; it had no figures a moment before)",
+            _ => " (idle, or never computed)",
+        });
     }
     let level = if absent || rate > 0 || moved > 0 {
         Level::Warn

@@ -276,7 +276,8 @@ async fn a_runtime_that_hangs_midway_is_not_waited_for_again_and_again() {
 async fn an_idle_pod_is_no_warning() {
     let runtime = Runtime::start();
     let mut idle = full("idle");
-    idle.linux.as_mut().unwrap().cpu.as_mut().unwrap().usage_nano_cores = some(0);
+    let cpu = idle.linux.as_mut().unwrap().cpu.as_mut().unwrap();
+    (cpu.timestamp, cpu.usage_nano_cores) = (1, some(0));
     script(&runtime, &["idle"], vec![idle], 0);
     let found = whats(&report(&runtime).await, "pod statistics");
     let what = "shop/pod-idle (idle): usageNanoCores is 0 (idle, or never computed)".to_owned();
@@ -302,14 +303,10 @@ fn a_rate_of_zero_is_held_against_the_time_that_went_by() {
     let what = |before| stats::compare(&look(before), &[])[1].what.clone();
     assert!(what(at(1_000_000_000, 500_000_000)).ends_with("is 0 while it used 250.0 ms of CPU in 2.0 s"));
     // Clocks that stand or go back, totals that shrink: no evidence.
-    for before in [
-        at(3_000_000_000, 0),
-        at(9_000_000_000, 0),
-        at(1, u64::MAX),
-        CpuUsage::default(),
-    ] {
+    for before in [at(3_000_000_000, 0), at(9_000_000_000, 0), at(1, u64::MAX)] {
         assert!(what(before).ends_with("(idle, or never computed)"), "{before:?}");
     }
+    assert!(what(CpuUsage::default()).ends_with("never computed; it had no figures a moment before)"));
 }
 
 #[tokio::test]
