@@ -87,6 +87,10 @@ fn confined(scene: &Scene, console: &str, printed: &str) -> Result<()> {
     if !matches!(scene.profile, Profile::Domain(_)) {
         return Ok(());
     }
+    ensure!(
+        lines(printed, "denials: ").any(|which| which == "all"),
+        "the kernel's log of what SELinux denies is behind"
+    );
     let denied: Vec<&str> = lines(printed, "avc: ")
         .filter(|line| line.contains(" denied "))
         .collect();
