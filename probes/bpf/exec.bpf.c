@@ -69,8 +69,8 @@ always_inline int is_monitor(struct task_struct *leader)
 
 // --- programs ---
 
-TRACEPOINT("sched_process_fork")
-int on_fork(uint64_t *ctx)
+// With `within`, of what the first program has not seen (process.h).
+always_inline int on_any_fork(uint64_t *ctx, int within)
 {
 	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1], *leader = 0;
 	int pid = 0, tgid = 0;
@@ -83,6 +83,9 @@ int on_fork(uint64_t *ctx)
 	READ_TYPED(parent_pid, parent->tgid);
 	uint32_t role = role_of(parent_pid);
 	if (!role)
+		return 0;
+	// The first program gives the child its role.
+	if (within && role_of(tgid))
 		return 0;
 	READ(leader, parent->group_leader);
 	struct ForkRecord record = { .role = ROLE_TRACKED };
@@ -112,6 +115,18 @@ int on_fork(uint64_t *ctx)
 #endif
 	emit(&record.header, sizeof(record));
 	return 0;
+}
+
+TRACEPOINT("sched_process_fork")
+int on_fork(uint64_t *ctx)
+{
+	return on_any_fork(ctx, 0);
+}
+
+TRACEPOINT("sched_process_fork")
+int on_fork_within(uint64_t *ctx)
+{
+	return on_any_fork(ctx, 1);
 }
 
 // The process that runs now. Its one thread is the first one: any other has taken the place of that (fs/exec.c, de_thread).
@@ -198,8 +213,7 @@ always_inline int on_container_exec(struct task_struct *task, struct linux_binpr
 	return 0;
 }
 
-TRACEPOINT("sched_process_exec")
-int on_exec(uint64_t *ctx)
+always_inline int on_any_exec(uint64_t *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
 	struct mm_struct *mm = 0;
@@ -272,41 +286,41 @@ int on_exec(uint64_t *ctx)
 	return 0;
 }
 
+TRACEPOINT("sched_process_exec")
+int on_exec(uint64_t *ctx)
+{
+	if (preemptible)
+		is_exec_seen((void *)ctx[0], 1);
+	begin_first_run(RUN_EXEC);
+	on_any_exec(ctx);
+	end_first_run(RUN_EXEC);
+	return 0;
+}
+
+// Of what the first program has not seen.
+TRACEPOINT("sched_process_exec")
+int on_exec_within(uint64_t *ctx)
+{
+	return is_exec_seen((void *)ctx[0], 0) ? 0 : on_any_exec(ctx);
+}
+
 #ifdef RAW_TP
 #define attachment_in_use() 0
 #else
 #include "waits.h"
 #endif
 
-always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
+// The record of a process that ends, which has no role any more.
+always_inline void put_exit(struct task_struct *task, struct signal_struct *signal, uint32_t role, int with_stdio)
 {
-	struct task_struct *task = (void *)ctx[0], *leader = 0;
-	struct signal_struct *signal = 0;
-	int live = 0, status = 0, pid = 0, tid = 0;
+	struct scratch *s = scratch();
+	struct task_struct *leader = 0;
+	int status = 0, pid = 0;
 	unsigned int flags = 0;
 	uint64_t start = 0;
-	READ_TYPED(signal, task->signal);
-	READ_TYPED(live, signal->live.counter);
+	if (!s)
+		return;
 	READ_TYPED(pid, task->tgid);
-	READ_TYPED(tid, task->pid);
-	// Most exits are of a thread whose process goes on: nothing is looked up for them. Only the first one's counts are reported.
-	if (live != 0 && (tid != pid || !attachment_in_use()))
-		return 0;
-	uint32_t role = role_of(pid);
-	if (!role)
-		return 0;
-#ifndef RAW_TP
-	if (role != ROLE_DAEMON)
-		put_end(task);
-#endif
-	// Threads that end at the same time may all see zero live threads: the one that takes the role reports. Where two do, the second
-	// report finds a process that has ended.
-	if (live != 0 || !take_role(pid))
-		return 0;
-	struct scratch *s = scratch();
-	// User space followed a daemon for requests, which end with it.
-	if (role == ROLE_DAEMON || !s)
-		return 0;
 	READ(leader, task->group_leader);
 	READ(start, leader->start_boottime);
 	READ_TYPED(flags, signal->flags);
@@ -322,6 +336,37 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	opaque(size);
 	if (size <= sizeof(s->exit) + sizeof(s->streams))
 		emit(&s->exit.header, size);
+}
+
+// With `within`, of what the first program has not seen: it takes the role of a process whose last thread ends.
+always_inline int on_any_exit(uint64_t *ctx, int with_stdio, int within)
+{
+	struct task_struct *task = (void *)ctx[0];
+	struct signal_struct *signal = 0;
+	int live = 0, pid = 0, tid = 0;
+	READ_TYPED(signal, task->signal);
+	READ_TYPED(live, signal->live.counter);
+	READ_TYPED(pid, task->tgid);
+	READ_TYPED(tid, task->pid);
+	// Most exits are of a thread whose process goes on: nothing is looked up for them. Only the first one's counts are reported.
+	if (live != 0 && (within || tid != pid || !attachment_in_use()))
+		return 0;
+	uint32_t role = role_of(pid);
+	if (!role)
+		return 0;
+#ifndef RAW_TP
+	if (role != ROLE_DAEMON)
+		put_end(task);
+#endif
+	// Threads that end at the same time may all see zero live threads: the one that takes the role reports. Where two do, the second
+	// report finds a process that has ended. User space followed a daemon for requests, which end with it.
+	if (live != 0 || !take_role(pid) || role == ROLE_DAEMON)
+		return 0;
+	if (!within)
+		begin_first_run(RUN_EXIT);
+	put_exit(task, signal, role, with_stdio);
+	if (!within)
+		end_first_run(RUN_EXIT);
 	return 0;
 }
 
@@ -329,13 +374,25 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 TRACEPOINT("sched_process_exit")
 int on_exit(uint64_t *ctx)
 {
-	return on_any_exit(ctx, 0);
+	return on_any_exit(ctx, 0, 0);
 }
 
 TRACEPOINT("sched_process_exit")
 int on_exit_stdio(uint64_t *ctx)
 {
-	return on_any_exit(ctx, 1);
+	return on_any_exit(ctx, 1, 0);
+}
+
+TRACEPOINT("sched_process_exit")
+int on_exit_within(uint64_t *ctx)
+{
+	return on_any_exit(ctx, 0, 1);
+}
+
+TRACEPOINT("sched_process_exit")
+int on_exit_stdio_within(uint64_t *ctx)
+{
+	return on_any_exit(ctx, 1, 1);
 }
 
 // Attached while user space waits for a token to be found.

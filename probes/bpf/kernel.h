@@ -219,7 +219,7 @@ struct task_struct {
 	struct files_struct *files;
 	int pid, tgid, exit_code;
 	struct task_struct *real_parent, *group_leader;
-	uint64_t start_boottime;
+	uint64_t start_boottime, self_exec_id;
 	struct mm_struct *mm;
 	struct nsproxy *nsproxy;
 	struct signal_struct *signal;

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 // What the process programs share: which processes have a role, the head of a record, and memory of a processor for one run, since a
-// record is larger than a program's stack (512 bytes). No lock: the kernel calls the programs of a tracepoint with preemption off
-// (include/linux/tracepoint.h, __DO_TRACE, as in Linux 6.12), and no interrupt hits these tracepoints.
+// record is larger than a program's stack (512 bytes). No lock: no interrupt hits these tracepoints, and before Linux 7.0 the kernel
+// calls the programs of a tracepoint with preemption off (include/linux/tracepoint.h, __DO_TRACE).
+//
+// Since Linux 7.0 (a46023d5616e) a run can be preempted, and only stays on its processor. What another thread does there meanwhile the
+// program does not see: the kernel skips a run of a program within another one (kernel/trace/bpf_trace.c, __bpf_trace_run). So the
+// tracepoints of forks, execs and exits have two programs there, the second one behind the first (`_within`), which reports what the first has
+// not seen. Each has memory of its own. Both are preempted at once only where two threads are, on one processor.
 #pragma once
 
 // Records of processes are up to 15 KiB long.
@@ -14,6 +19,8 @@
 #define SLACK 16
 // Room before the chunk: one byte is used, the others align the chunk.
 #define BEFORE 8
+// Execs at the same time, many times over: they last microseconds.
+#define EXECS_SEEN 1024
 
 struct scratch {
 	// The environment, and where its next chunk begins.
@@ -31,6 +38,10 @@ struct scratch {
 	uint8_t streams[2 * STDIO_MAX];
 };
 
+// 1 where a run can be preempted. User space sets it at load, and `scratches` to two entries.
+volatile const uint8_t preemptible SEC(".rodata") = 0;
+
+// The first one is of the first programs.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -38,10 +49,77 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
-always_inline struct scratch *scratch(void)
+// The threads that are in a run of a first program on this processor, as bpf_get_current_pid_tgid() has them, and 0 for none. An exec and
+// an exit use different parts of the memory.
+enum { RUN_EXEC, RUN_EXIT };
+struct first_runs {
+	uint64_t thread[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, struct first_runs);
+} first_runs SEC(".maps");
+
+always_inline void set_first_run(uint32_t which, uint64_t thread)
 {
 	uint32_t zero = 0;
-	return bpf_map_lookup_elem(&scratches, &zero);
+	struct first_runs *runs = bpf_map_lookup_elem(&first_runs, &zero);
+	if (runs)
+		*(volatile uint64_t *)&runs->thread[which] = thread;
+}
+
+// Of a first program, before it asks for memory, and when it does not use it any more.
+always_inline void begin_first_run(uint32_t which)
+{
+	if (preemptible)
+		set_first_run(which, bpf_get_current_pid_tgid());
+}
+
+always_inline void end_first_run(uint32_t which)
+{
+	if (preemptible)
+		set_first_run(which, 0);
+}
+
+always_inline int is_first_run(void)
+{
+	uint32_t zero = 0;
+	const volatile struct first_runs *runs = bpf_map_lookup_elem(&first_runs, &zero);
+	uint64_t thread = bpf_get_current_pid_tgid();
+	return runs && (runs->thread[RUN_EXEC] == thread || runs->thread[RUN_EXIT] == thread);
+}
+
+always_inline struct scratch *scratch(void)
+{
+	uint32_t number = preemptible && !is_first_run();
+	return bpf_map_lookup_elem(&scratches, &number);
+}
+
+// The last exec of a process that the first program saw, of one of the processes whose ids end alike: its id, and how many execs it and
+// its forebears had.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EXECS_SEEN);
+	__type(key, uint32_t);
+	__type(value, uint64_t);
+} execs_seen SEC(".maps");
+
+// Whether the first program has seen this exec. Of the first program itself, with `first`: it has now.
+always_inline int is_exec_seen(struct task_struct *task, int first)
+{
+	int pid = 0;
+	uint64_t execs = 0;
+	READ_TYPED(pid, task->tgid);
+	READ_TYPED(execs, task->self_exec_id);
+	uint32_t place = (uint32_t)pid % EXECS_SEEN;
+	volatile uint64_t *seen = bpf_map_lookup_elem(&execs_seen, &place);
+	uint64_t this = (uint64_t)(uint32_t)pid << 32 | (uint32_t)execs;
+	if (seen && first)
+		*seen = this;
+	return seen && *seen == this;
 }
 
 // What the scheduler has counted of a thread since its creation: time on a processor, until its last tick if it is on one now.

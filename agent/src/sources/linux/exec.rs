@@ -145,14 +145,17 @@ fn attach_rung(
     let mut family = Family::load(object, ring_bytes, loader)?;
     // The exit first and the fork last: the exit of every process that is tracked is then seen.
     let no_stdio = match stdio {
-        true => family.attach("on_exit_stdio", "sched_process_exit", loader).err(),
+        true => {
+            let programs = ("on_exit_stdio", "on_exit_stdio_within");
+            family.attach_twice(programs, "sched_process_exit", loader).err()
+        }
         false => Some(LoadError::NotWanted),
     };
     if no_stdio.is_some() {
-        family.attach("on_exit", "sched_process_exit", loader)?;
+        family.attach_twice(("on_exit", "on_exit_within"), "sched_process_exit", loader)?;
     }
-    family.attach("on_exec", "sched_process_exec", loader)?;
-    family.attach("on_fork", "sched_process_fork", loader)?;
+    family.attach_twice(("on_exec", "on_exec_within"), "sched_process_exec", loader)?;
+    family.attach_twice(("on_fork", "on_fork_within"), "sched_process_fork", loader)?;
     let channels = Channels {
         stream: family.stream()?,
         roles: family.roles()?,

@@ -64,6 +64,8 @@ pub struct ProbeLoader<'k> {
     types: &'k Btf,
     /// For CO-RE relocations, with the ports set.
     objects: EbpfLoader<'k>,
+    /// See [`Family::attach_twice`].
+    preemptible: bool,
 }
 
 impl ProbeLoader<'_> {
@@ -108,12 +110,27 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
         (types, objects.unwrap_or_default())
     });
     let (types, ports) = (types?, padded(ports));
-    // Not required: objects that do not look at ports have no such variable.
+    let preemptible = u8::from(preempts_programs(&rustix::system::uname().release().to_string_lossy()));
+    // Not required: objects that do not look at ports have no such variable, and only that of the process probe has memory of a run.
     objects
         .btf(Some(&types.referenced))
-        .override_global("dns_ports", &ports[..], false);
+        .override_global("dns_ports", &ports[..], false)
+        .override_global("preemptible", &preemptible, false)
+        .map_max_entries("scratches", 1 + u32::from(preemptible));
     let types = &types.all;
-    Ok(load(&mut ProbeLoader { types, objects }))
+    let preemptible = preemptible != 0;
+    Ok(load(&mut ProbeLoader {
+        types,
+        objects,
+        preemptible,
+    }))
+}
+
+/// Whether this release of the kernel calls programs of tracepoints with preemption on: since Linux 7.0 (a46023d5616e,
+/// include/linux/tracepoint.h).
+fn preempts_programs(release: &str) -> bool {
+    let major = release.split('.').next().and_then(|major| major.parse().ok());
+    major.is_some_and(|major: u32| major >= 7)
 }
 
 /// Programs of an object that are attached at times, together.
@@ -192,6 +209,28 @@ impl Family {
         loader: &ProbeLoader<'_>,
     ) -> Result<(), LoadError> {
         self.hook(name, AttachPoint::Tracepoint(tracepoint), loader)
+    }
+
+    /// Attaches the program `name` to a tracepoint, and where the kernel can preempt it `within` behind it, which sees what happens meanwhile
+    /// on the same processor (`probes/bpf/process.h`).
+    ///
+    /// # Errors
+    /// As for [`Family::attach`]. Neither is attached then.
+    pub fn attach_twice(
+        &mut self,
+        (name, within): (&'static str, &'static str),
+        tracepoint: &'static str,
+        loader: &ProbeLoader<'_>,
+    ) -> Result<(), LoadError> {
+        self.attach(name, tracepoint, loader)?;
+        if !loader.preemptible {
+            return Ok(());
+        }
+        self.attach(within, tracepoint, loader).inspect_err(|_| {
+            if let (Some(mut hook), Some(program)) = (self.hooks.pop(), self.ebpf.program_mut(name)) {
+                hook.unload(program);
+            }
+        })
     }
 
     /// Attaches the program `name` to the packets of all sockets of a cgroup and of those below it.
@@ -540,6 +579,27 @@ mod tests {
             assert!(has(object));
         }
         assert!(!has(CONNECT_TP_BTF));
+    }
+
+    /// The same of the one that says that runs can be preempted.
+    #[test]
+    fn programs_are_preempted_since_7_0() {
+        use sandglass_probes::{EXEC_RAW_TP, EXEC_TP_BTF};
+        let has = |object: &[u8]| object.windows(13).any(|bytes| bytes == b"\0preemptible\0");
+        assert!(has(EXEC_TP_BTF) && has(EXEC_RAW_TP));
+        let releases = [
+            "5.10.0-32-cloud-amd64",
+            "6.18.44",
+            "7.0.0-rc1",
+            "7.2.13+deb14-cloud-amd64",
+            "10.1",
+            "",
+            "x",
+        ];
+        assert_eq!(
+            releases.map(preempts_programs),
+            [false, false, true, true, true, false, false]
+        );
     }
 
     #[test]
