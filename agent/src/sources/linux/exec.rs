@@ -11,6 +11,7 @@ mod calibration;
 pub mod cri;
 mod daemons;
 pub mod decode;
+mod ends;
 mod feed;
 mod file_locks;
 mod goroutines;

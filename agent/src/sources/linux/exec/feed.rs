@@ -1,7 +1,7 @@
 //! The feed of the process probe: completes what the kernel side cannot know, and sends the events in bursts.
 //!
 //! Run by the thread of `exec`. Before the first record it reports the plugins that run already; once a second it looks
-//! whether the wall clock was stepped, and reads which processes were refused.
+//! whether the wall clock was stepped, which processes have ended without a record, and reads which ones were refused.
 //! Does not: load or attach anything, or decide what an event means.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
+use sandglass_model::event::{Exit, ExitStatus};
+use sandglass_model::{Body, ClockAnchor, Event, ProcessKey, Timestamp};
 
 use super::cri::CriRequests;
 use super::daemons::Daemons;
 use super::decode::{DecodedProcess, DecodedRecord, ProcessRole, decode_any};
+use super::ends::Ends;
 use super::running;
 use super::runtimes::{self, Runtimes};
 use super::trust::Trust;
@@ -27,6 +29,7 @@ use crate::sources::linux::loader::family::RecordStream;
 use crate::sources::linux::loader::maps::{Pages, TrustMaps};
 use crate::sources::linux::loader::roles::Roles;
 use crate::sources::linux::netns::NetnsWatch;
+use crate::sources::linux::process_root::sees_all_processes;
 use crate::sources::linux::runtime_times::RuntimeMeter;
 use crate::sources::queue::Stopped;
 use crate::sources::{TrustSettings, clock};
@@ -56,6 +59,7 @@ pub struct ExecFeed {
     announcements: Option<Receiver<Event>>,
     cgroups: Cgroups,
     runtimes: Runtimes,
+    ends: Ends,
     /// `None` where waits are not followed.
     waits: Option<Waits>,
     /// `None` where requests to daemons are not followed.
@@ -100,6 +104,7 @@ impl ExecFeed {
             announcements: Some(announcements),
             cgroups: Cgroups::new(),
             runtimes: Runtimes::default(),
+            ends: Ends::new(sees_all_processes()),
             waits,
             daemons,
             cri,
@@ -154,6 +159,9 @@ impl ExecFeed {
                 }
                 exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
                 let is_step = decoded.role == ProcessRole::Runtime && runtimes::is_step(exec);
+                if is_tracked || is_step {
+                    self.ends.on_begin(exec.process, event.at);
+                }
                 if let Some(daemons) = self.daemons.as_mut().filter(|_| is_tracked) {
                     daemons.on_exec(exec, event.at);
                 }
@@ -174,18 +182,9 @@ impl ExecFeed {
                 self.netns.request(exec, event.at);
             }
             Body::ProcessExited(exit) if !self.runtimes.on_exit(exit.process, decoded.role) => return,
-            Body::ProcessExited(exit) => {
-                if let Some(daemons) = &mut self.daemons {
-                    daemons.on_exit(exit.process, event.at);
-                }
-                if let Some(waits) = &mut self.waits
-                    && waits.on_exit(exit.process, event.at, &mut self.burst)
-                    && let Some(meter) = &self.meter
-                {
-                    meter.request();
-                }
-            }
+            Body::ProcessExited(exit) => self.on_exit(exit.process, event.at),
             Body::ProcessForked(fork) if is_tracked => {
+                self.ends.on_begin(fork.process, event.at);
                 if let Some(daemons) = &mut self.daemons {
                     daemons.on_fork(fork, &decoded.goroutine);
                 }
@@ -197,6 +196,38 @@ impl ExecFeed {
             _ => {}
         }
         self.burst.push(event);
+    }
+
+    /// A process ended of which an exec or a fork was reported.
+    fn on_exit(&mut self, process: ProcessKey, at: Timestamp) {
+        self.ends.on_exit(process);
+        if let Some(daemons) = &mut self.daemons {
+            daemons.on_exit(process, at);
+        }
+        if let Some(waits) = &mut self.waits
+            && waits.on_exit(process, at, &mut self.burst)
+            && let Some(meter) = &self.meter
+        {
+            meter.request();
+        }
+    }
+
+    /// Ends that no record reports are lost records, and events all the same: nothing runs for ever. The time is that of the report.
+    fn report_lost_ends(&mut self) -> Result<(), Stopped> {
+        let lost = self.ends.take_lost();
+        for process in &lost {
+            self.runtimes.on_exit(*process, ProcessRole::Runtime);
+            let at = clock::now();
+            self.on_exit(*process, at);
+            // Its id would have its role for ever.
+            if running::key_of(process.pid).is_none_or(|(now, _)| now == *process) {
+                self.roles.untrack(process.pid);
+            }
+            let (process, how) = (*process, ExitStatus::Unknown);
+            let body = Body::ProcessExited(Exit { process, how });
+            self.burst.push(Event { at, body });
+        }
+        self.outlet.report_lost(lost.len() as u64)
     }
 
     /// A request to the runtime or its response: what its daemon does for the sandbox begins or ends.
@@ -290,6 +321,7 @@ impl Feed for ExecFeed {
         }
         for event in running.events {
             if let Body::ProcessExecuted(exec) = &event.body {
+                self.ends.on_begin(exec.process, clock::now());
                 if let Some(daemons) = &mut self.daemons {
                     daemons.on_exec(exec, event.at);
                 }
@@ -355,6 +387,9 @@ impl Feed for ExecFeed {
                 self.send_burst()?;
             }
         }
+        if records < RECORDS_MAX {
+            self.report_lost_ends()?;
+        }
         if let Some(meter) = &self.meter {
             meter.measure(&mut self.burst);
         }
@@ -385,6 +420,7 @@ impl Feed for ExecFeed {
         }
         self.trust.write(&self.cgroups);
         self.trust.report(&mut self.cgroups);
+        self.ends.look(clock::now());
         self.check_clock()
     }
 }

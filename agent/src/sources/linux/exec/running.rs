@@ -160,6 +160,12 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     Some(read_process(pid)?.parent)
 }
 
+/// When a process began, in ticks of 10 ms after boot, and whether its first thread has ended. `None` where `/proc` does not show it.
+pub fn first_thread_of(pid: u32) -> Option<(u64, bool)> {
+    let process = read_process(pid)?;
+    Some((process.start_ticks, process.ended))
+}
+
 /// Key and name of a process; `None` when it has ended.
 pub fn key_of(pid: u32) -> Option<(ProcessKey, SmolStr)> {
     let process = read_process(pid)?;
