@@ -244,6 +244,12 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
         return Ok(Vec::new());
     }
     let wanted = lines(console, "waits for: ").next().context("no waits")?;
+    let ended: Vec<&str> = lines(printed, "ptp ended with ").collect();
+    ensure!(
+        ended == ["0"] || !wanted.split(' ').any(|reason| reason == "kernel_work"),
+        "ptp ended with {ended:?}: {:?}",
+        lines(printed, "ptp: ").collect::<Vec<_>>()
+    );
     let mut asserted = Vec::new();
     for reason in wanted.split(' ') {
         let least = match reason {
@@ -253,7 +259,7 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
             "network" => 1.5,
             // Four seconds, less what a busy machine takes between two requests.
             "disk" => 1.0,
-            // Duplicate address detection takes three seconds here, less what was slept before the first reading.
+            // Duplicate address detection takes five seconds here, less what was slept before the first reading.
             "kernel_work" => 0.5,
             // How long others hold the lock of the interfaces is theirs.
             _ => 0.001,
@@ -268,7 +274,11 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
             );
             continue;
         }
-        ensure!(waited >= least, "{waited} s of waiting for {reason}, not {least} s");
+        ensure!(
+            waited >= least,
+            "{waited} s of waiting for {reason}, not {least} s, where the agent reports: {}",
+            times(metrics, plugin)
+        );
         asserted.push(reason.to_owned());
     }
     let of_flock = |reason: &str| reason == "file_lock";
@@ -282,6 +292,14 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
         "the trace does not name the address whose duplicate address detection was waited for"
     );
     Ok(asserted)
+}
+
+/// The seconds of a plugin's ADD by reason, those of which it has any.
+fn times(metrics: &str, plugin: &str) -> String {
+    let begin = format!("sandglass_cni_time_seconds_total{{operation=\"ADD\",plugin=\"{plugin}\",reason=");
+    let reasons = metrics.lines().filter_map(|line| line.strip_prefix(&begin));
+    let reported: Vec<&str> = reasons.filter(|reason| !reason.ends_with(" 0")).collect();
+    reported.join(", ")
 }
 
 /// Locks are followed together with waits, and the kernel's messages about netlink requests are read where it has such a tracepoint (5.12). A
