@@ -259,7 +259,7 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
             "network" => 1.5,
             // Four seconds, less what a busy machine takes between two requests.
             "disk" => 1.0,
-            // Duplicate address detection takes five seconds here, less what was slept before the first reading.
+            // Duplicate address detection takes three seconds here, less what was slept before the first reading.
             "kernel_work" => 0.5,
             // How long others hold the lock of the interfaces is theirs.
             _ => 0.001,
