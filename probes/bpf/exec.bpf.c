@@ -290,7 +290,7 @@ TRACEPOINT("sched_process_exec")
 int on_exec(uint64_t *ctx)
 {
 	if (preemptible)
-		is_exec_seen((void *)ctx[0], 1);
+		mark_exec_seen((void *)ctx[0]);
 	begin_first_run(RUN_EXEC);
 	on_any_exec(ctx);
 	end_first_run(RUN_EXEC);
@@ -301,7 +301,7 @@ int on_exec(uint64_t *ctx)
 TRACEPOINT("sched_process_exec")
 int on_exec_within(uint64_t *ctx)
 {
-	return is_exec_seen((void *)ctx[0], 0) ? 0 : on_any_exec(ctx);
+	return is_exec_seen((void *)ctx[0]) ? 0 : on_any_exec(ctx);
 }
 
 #ifdef RAW_TP

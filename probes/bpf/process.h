@@ -98,8 +98,8 @@ always_inline struct scratch *scratch(void)
 	return bpf_map_lookup_elem(&scratches, &number);
 }
 
-// The last exec of a process that the first program saw, of one of the processes whose ids end alike: its id, and how many execs it and
-// its forebears had.
+// The newest exec that the first program has seen, of the processes whose ids have this remainder. Not a mark of a processor, as those of
+// recursion.h are: between both programs a thread can be moved to another one.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, EXECS_SEEN);
@@ -107,19 +107,37 @@ struct {
 	__type(value, uint64_t);
 } execs_seen SEC(".maps");
 
-// Whether the first program has seen this exec. Of the first program itself, with `first`: it has now.
-always_inline int is_exec_seen(struct task_struct *task, int first)
+// Identifies an exec of the process that runs now: its id, and how many execs it and its ancestors had (fs/exec.c, setup_new_exec).
+always_inline uint64_t exec_id(struct task_struct *task)
 {
 	int pid = 0;
 	uint64_t execs = 0;
 	READ_TYPED(pid, task->tgid);
 	READ_TYPED(execs, task->self_exec_id);
-	uint32_t place = (uint32_t)pid % EXECS_SEEN;
-	volatile uint64_t *seen = bpf_map_lookup_elem(&execs_seen, &place);
-	uint64_t this = (uint64_t)(uint32_t)pid << 32 | (uint32_t)execs;
-	if (seen && first)
-		*seen = this;
-	return seen && *seen == this;
+	return (uint64_t)(uint32_t)pid << 32 | (uint32_t)execs;
+}
+
+always_inline volatile uint64_t *place_of_exec(uint64_t exec)
+{
+	uint32_t place = (exec >> 32) % EXECS_SEEN;
+	return bpf_map_lookup_elem(&execs_seen, &place);
+}
+
+// Of the first program, before it reports.
+always_inline void mark_exec_seen(struct task_struct *task)
+{
+	uint64_t exec = exec_id(task);
+	volatile uint64_t *seen = place_of_exec(exec);
+	if (seen)
+		*seen = exec;
+}
+
+// Of the second program.
+always_inline int is_exec_seen(struct task_struct *task)
+{
+	uint64_t exec = exec_id(task);
+	volatile uint64_t *seen = place_of_exec(exec);
+	return seen && *seen == exec;
 }
 
 // What the scheduler has counted of a thread since its creation: time on a processor, until its last tick if it is on one now.

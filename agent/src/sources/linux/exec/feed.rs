@@ -216,6 +216,7 @@ impl ExecFeed {
     fn report_lost_ends(&mut self) -> Result<(), Stopped> {
         let lost = self.ends.take_lost();
         for process in &lost {
+            // Whatever it was: the filter forgets it.
             self.runtimes.on_exit(*process, ProcessRole::Runtime);
             let at = clock::now();
             self.on_exit(*process, at);

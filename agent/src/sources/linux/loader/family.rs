@@ -226,11 +226,8 @@ impl Family {
         if !loader.preemptible {
             return Ok(());
         }
-        self.attach(within, tracepoint, loader).inspect_err(|_| {
-            if let (Some(mut hook), Some(program)) = (self.hooks.pop(), self.ebpf.program_mut(name)) {
-                hook.unload(program);
-            }
-        })
+        self.attach(within, tracepoint, loader)
+            .inspect_err(|_| self.unload_newest(name))
     }
 
     /// Attaches the program `name` to the packets of all sockets of a cgroup and of those below it.
@@ -272,10 +269,15 @@ impl Family {
     ) -> Result<T, LoadError> {
         self.attach(name, tracepoint, loader)?;
         let result = work();
+        self.unload_newest(name);
+        Ok(result)
+    }
+
+    /// Removes the program that was attached last from the kernel.
+    fn unload_newest(&mut self, name: &str) {
         if let (Some(mut hook), Some(program)) = (self.hooks.pop(), self.ebpf.program_mut(name)) {
             hook.unload(program);
         }
-        Ok(result)
     }
 
     /// Loads the program `name` for a tracepoint without attaching it: see [`Family::set_part_hooked`].
