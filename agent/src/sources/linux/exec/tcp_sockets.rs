@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::Read as _;
+use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -19,12 +19,22 @@ pub fn connections(pid: u32) -> Vec<u64> {
     let Ok(netns) = fs::metadata(format!("/proc/{pid}/ns/net")) else {
         return Vec::new();
     };
-    let tables = ["tcp", "tcp6"].map(|table| read(&format!("/proc/{pid}/net/{table}")));
-    let lines = tables.iter().flat_map(|table| table.lines());
-    let ports = lines.filter_map(|line| local_connection(line, &sockets));
+    let tables = ["tcp", "tcp6"]
+        .iter()
+        .filter_map(|table| fs::File::open(format!("/proc/{pid}/net/{table}")).ok());
+    let ports = tables.flat_map(|table| local_connections(BufReader::new(table.take(TABLE_MAX)), &sockets));
     ports
         .map(|(own, other)| netns.ino() << 32 | u64::from(own) << 16 | u64::from(other))
         .collect()
+}
+
+/// Own and other port of these sockets' connections within the node. Reads no further than to the last of the sockets: the kernel writes
+/// a line for every connection of the namespace, those that were closed within the last minute among them.
+fn local_connections(table: impl BufRead, sockets: &HashSet<u64>) -> Vec<(u16, u16)> {
+    // A line that is no text, or cannot be read, is the end.
+    let lines = table.lines().map_while(Result::ok);
+    let of_sockets = lines.filter_map(|line| local_connection(&line, sockets));
+    of_sockets.take(sockets.len()).collect()
 }
 
 /// Inodes of the TCP sockets that a process has open. Most plugins have none, only such of netlink, and their namespace's table need not
@@ -52,8 +62,7 @@ fn may_be_tcp(socket: &Path) -> bool {
 fn local_connection(line: &str, sockets: &HashSet<u64>) -> Option<(u16, u16)> {
     let mut fields = line.split_ascii_whitespace();
     let (local, remote, state) = (fields.nth(1)?, fields.next()?, fields.next()?);
-    let inode = fields.nth(5)?.parse().ok()?;
-    if state != ESTABLISHED || !sockets.contains(&inode) {
+    if state != ESTABLISHED || !sockets.contains(&fields.nth(5)?.parse().ok()?) {
         return None;
     }
     let ((from, own), (to, other)) = (local.split_once(':')?, remote.split_once(':')?);
@@ -65,21 +74,12 @@ fn local_connection(line: &str, sockets: &HashSet<u64>) -> Option<(u16, u16)> {
     Some((port(own)?, port(other)?))
 }
 
-fn read(path: &str) -> String {
-    let mut text = String::new();
-    if let Ok(file) = fs::File::open(path) {
-        // What is longer, or no text, is read as far as it goes.
-        let _ = file.take(TABLE_MAX).read_to_string(&mut text);
-    }
-    text
-}
-
 /// `TCP_ESTABLISHED` (include/net/tcp_states.h).
 const ESTABLISHED: &str = "01";
 /// Descriptors of one process that are looked at: shims have few.
 const DESCRIPTORS_MAX: usize = 64;
-/// Bytes of a table: seven thousand connections.
-const TABLE_MAX: u64 = 1 << 20;
+/// Bytes of a table: twenty-eight thousand connections, which the kernel writes in some 25 ms.
+const TABLE_MAX: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -89,14 +89,24 @@ mod tests {
 
     use super::*;
 
-    /// Of a process of its own: this one runs many tests at once and may have more than `DESCRIPTORS_MAX` open.
+    /// Of a process of its own: this one runs many tests at once and may have more than `DESCRIPTORS_MAX` open. Another of them may
+    /// connect to an address where nobody listened before, so the process says that it is itself.
     #[test]
     fn the_connections_of_a_process_are_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
-        let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{}; read -r end <&3", server.port());
+        let connect = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{}; echo me >&3; read -r end <&3",
+            server.port()
+        );
         let mut process = Command::new("bash").args(["-c", &connect]).spawn().unwrap();
-        let (connection, client) = listener.accept().unwrap();
+        let (connection, client) = loop {
+            let (mut connection, client) = listener.accept().unwrap();
+            let mut said = [0; 3];
+            if connection.read_exact(&mut said).is_ok() && said == *b"me\n" {
+                break (connection, client);
+            }
+        };
         let found = connections(process.id());
         drop(connection);
         process.wait().unwrap();
@@ -104,6 +114,18 @@ mod tests {
         let expected = netns << 32 | u64::from(client.port()) << 16 | u64::from(server.port());
         assert_eq!(found, [expected]);
         assert_eq!(connections(u32::MAX), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn a_connection_behind_many_others_is_found_and_what_follows_is_not_read() {
+        let others = "0: 0100007F:C351 0100007F:C383 06 0:0 0:0 0 0 0 0 1\n".repeat(50_000);
+        let own = "1: 0100007F:C350 0100007F:C383 01 0:0 0:0 0 0 0 7 1\n";
+        let after = "2: 0100007F:C352 0100007F:C383 06 0:0 0:0 0 0 0 0 1\n";
+        let table = format!("{others}{own}{after}");
+        let mut table = std::io::Cursor::new(table);
+        let found = local_connections(&mut table, &HashSet::from([7]));
+        assert_eq!(found, [(50_000, 50_051)]);
+        assert_eq!(table.position() as usize, others.len() + own.len());
     }
 
     #[test]
