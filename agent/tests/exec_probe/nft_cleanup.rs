@@ -83,9 +83,14 @@ fn a_del_waits_for_the_clean_up_of_nftables() {
         each_ends_with_a_clean_up(&trace, &lines);
     }
     let verdict = phases::verdict(&trace, end);
-    if !verdict.contains("for the kernel's own work (nftables, woken by kworker)") {
-        assert!(waited > 100_000_000, "{verdict}, tasks waited {waited} ns");
-        eprintln!("NOT JUDGED {TEST}::headline: {verdict}, tasks waited for {waited} ns");
+    let queued = time.parts.iter().find(|part| part.0 == TimeReason::RunQueue);
+    let queued = queued.map_or(0, |part| part.1);
+    // A clean-up takes from 4 to 22 ms, the rest as long as the machine is slow: less than a third of the DEL explains nothing.
+    if longest.ns * 3 > time.total_ns() && longest.ns > queued {
+        let named = verdict.contains("for the kernel's own work (nftables, woken by kworker)");
+        assert!(named, "{verdict}, {time:?}");
+    } else {
+        eprintln!("NOT JUDGED {TEST}::headline: {verdict}, tasks waited {waited} ns, {time:?}");
     }
 }
 
