@@ -15,7 +15,7 @@ async fn evicted_spans_are_the_oldest_and_counted_exactly() {
     }
     until("evictions", || sink.status().evicted >= 26).await;
     let back = Collector::start(&address.to_string(), Vec::new(), false, None).await;
-    until("all", || sink.status().waiting == 0).await;
+    until_sent("all", &sink).await;
     let end = sink.status();
     let got = back.spans();
     assert_eq!(end.delivered + end.evicted, 30);
@@ -170,7 +170,7 @@ async fn ten_minutes_of_a_busy_node_fit_the_default_queue() {
     assert!(waiting.bytes * 10 < defaults::QUEUE_BYTES * 3 / 4, "{waiting:?}");
     assert!(waiting.requests * 10 < defaults::QUEUE_REQUESTS * 3 / 4, "{waiting:?}");
     let back = Collector::start(&address.to_string(), Vec::new(), false, None).await;
-    until("delivery", || sink.status().waiting == 0).await;
+    until_sent("delivery", &sink).await;
     let end = sink.status();
     assert_eq!(
         (end.delivered, end.evicted, end.shed, end.rejected),

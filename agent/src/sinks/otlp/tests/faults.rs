@@ -125,7 +125,7 @@ async fn a_collector_that_goes_and_comes_back_gets_every_span_once_and_in_order(
         for number in 60..70 {
             sink.offer(&small(number));
         }
-        until("all", || sink.status().waiting == 0).await;
+        until_sent("all", &sink).await;
         assert_eq!(sink.stop(LONG).await, 0);
         got.extend(second.spans());
         let expected: Vec<_> = (0..70)

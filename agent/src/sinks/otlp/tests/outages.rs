@@ -119,7 +119,7 @@ async fn whatever_the_collector_answers_every_bad_trace_arrives() {
         let mut maker = Maker::default();
         maker.offer(&sink, 0..60);
         maker.adds_up(what, &sink.status());
-        until(what, || sink.status().waiting == 0).await;
+        until_sent(what, &sink).await;
         assert_eq!(sink.stop(LONG).await, 0, "{what}");
         maker.judge(what, &collector.spans(), &sink.status());
         let seen = collector.seen();
@@ -139,7 +139,7 @@ async fn what_a_collector_refuses_in_part_is_counted_and_the_rest_arrives() {
     let sink = start(config);
     let mut maker = Maker::default();
     maker.offer(&sink, 0..60);
-    until("the end", || sink.status().waiting == 0).await;
+    until_sent("the end", &sink).await;
     assert_eq!(sink.stop(LONG).await, 0);
     let status = sink.status();
     maker.judge("partial success", &collector.spans(), &status);
@@ -183,7 +183,7 @@ async fn ten_minutes_without_a_collector_lose_nothing() {
     assert_eq!((away.delivered, away.failing), (0, true));
     assert_eq!(sink.delivery.waiting().spans, 0, "nothing is in memory");
     let collector = Collector::start(&address, Vec::new(), false, None).await;
-    patiently("all is delivered", || sink.status().waiting == 0).await;
+    until_sent("all is delivered", &sink).await;
     assert_eq!(sink.stop(LONG).await, 0);
     let arrived = collector.spans();
     maker.judge("ten minutes", &arrived, &sink.status());
@@ -269,7 +269,7 @@ async fn what_outlived_a_suspend_is_sent_and_what_became_too_old_is_counted() {
         tokio::time::sleep(SHORT).await;
         let collector = Collector::start(&address, Vec::new(), false, None).await;
         maker.offer(&sink, 60..120);
-        until("the end", || sink.status().waiting == 0).await;
+        until_sent("the end", &sink).await;
         assert_eq!(sink.stop(LONG).await, 0);
         let status = sink.status();
         maker.adds_up("suspend", &status);
@@ -317,7 +317,7 @@ async fn a_black_hole_is_left_at_the_timeout_and_nothing_is_lost() {
     // Connections that were queued are reset, and a collector listens in place of the hole.
     drop((hole, held));
     let collector = Collector::start(&address, Vec::new(), false, None).await;
-    until("the end", || sink.status().waiting == 0).await;
+    until_sent("the end", &sink).await;
     assert_eq!(sink.stop(LONG).await, 0);
     maker.judge("black hole", &collector.spans(), &sink.status());
 }
@@ -362,10 +362,10 @@ async fn a_full_disk_means_memory_which_is_counted_and_nothing_is_lost() {
     assert_eq!((status.evicted, status.shed), (0, 0));
     std::fs::remove_file(filler).unwrap();
     let collector = Collector::start(&address, Vec::new(), false, None).await;
-    until("the end", || sink.status().waiting == 0).await;
+    until_sent("the end", &sink).await;
     // There is room again: the next one is on disk.
     maker.offer(&sink, 300..303);
-    until("the end", || sink.status().waiting == 0).await;
+    until_sent("the end", &sink).await;
     assert_eq!(sink.status().spool_problem, None);
     assert_eq!(sink.stop(LONG).await, 0);
     maker.judge("full", &collector.spans(), &sink.status());
@@ -395,7 +395,7 @@ async fn named_child() {
     assert_eq!(collector.seen().len(), 0);
     maker.adds_up("no name", &status);
     std::fs::write(hosts, format!("127.0.0.1 localhost {NAME}\n")).unwrap();
-    until("the end", || sink.status().waiting == 0).await;
+    until_sent("the end", &sink).await;
     assert_eq!(sink.stop(LONG).await, 0);
     maker.judge("no name", &collector.spans(), &sink.status());
     println!("everything arrived");

@@ -163,7 +163,7 @@ async fn bad_traces_outlive_good_ones_when_room_is_short() {
     assert!(sink.status().evicted > 0);
     sums_up(&sink.status(), made);
     let collector = Collector::start(&address, Vec::new(), false, None).await;
-    until("delivery", || sink.status().waiting == 0).await;
+    until_sent("delivery", &sink).await;
     sink.stop(LONG).await;
     sums_up(&sink.status(), made);
     let arrived: BTreeSet<u64> = numbers(&collector).into_iter().collect();

@@ -186,7 +186,7 @@ async fn a_collector_with_a_wrong_certificate_gets_all_once_it_has_the_right_one
         Some(authority.acceptor(false, b"http/1.1")),
     )
     .await;
-    until("the end", || sink.status().waiting == 0).await;
+    until_sent("the end", &sink).await;
     assert_eq!(sink.stop(LONG).await, 0);
     maker.judge(test, &right.spans(), &sink.status());
 }
