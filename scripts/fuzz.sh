@@ -18,6 +18,8 @@ if [ "${1:-}" = --build ]; then
     shift
 fi
 seconds=${FUZZ_SECONDS:-60}
+# What one input may take of a processor.
+input_seconds=20
 at_once=${FUZZ_AT_ONCE:-$(nproc)}
 host=$(rustc -vV | sed -n 's/^host: //p')
 built=$(target_place)/fuzz
@@ -112,24 +114,53 @@ taken() {
     [ "${stat[0]}" != Z ] && echo $((stat[11] + stat[12]))
 }
 
+# slow TARGET: whether the inputs that took long by the clock take as long of a processor; removes those that do not.
+slow() {
+    local target=$1 file user system found=1
+    for file in "$artifacts/$target-slow-unit-"*; do
+        [ -e "$file" ] || continue
+        read -r user system < <(TIMEFORMAT='%0U %0S'; { time "$built/$host/release/$target" "$file" > /dev/null 2>&1; } 2>&1)
+        if [ $((user + system)) -ge "$input_seconds" ]; then
+            echo "$file takes $((user + system)) s of a processor"
+            found=0
+        else
+            rm -f "$file"
+        fi
+    done
+    return "$found"
+}
+
 # run TARGET: prints one line, and the log where it failed.
+# libFuzzer's own limits are of the clock (-timeout, -max_total_time), which goes on where others have the processors: in such a moment an
+# input of 30 bytes took 20 s. So what counts is what the process has had of a processor.
 run() {
-    local target=$1 log status pid ticks
+    local target=$1 log status pid ticks limit
     log=$(mktemp)
     mkdir -p "$artifacts"
-    nice -n 15 "$built/$host/release/$target" "$corpus/$target" -seed=1 -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
-        -print_final_stats=1 -artifact_prefix="$artifacts/$target-" > "$log" 2>&1 &
+    nice -n 15 "$built/$host/release/$target" "$corpus/$target" -seed=1 -timeout=0 -report_slow_units="$input_seconds" \
+        -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 -artifact_prefix="$artifacts/$target-" > "$log" 2>&1 &
     pid=$!
-    # libFuzzer's own limit is of the clock. It ends with its figures when it gets this signal (-handle_usr1).
+    limit=$((seconds * 100))
     while ticks=$(taken "$pid"); do
-        if [ "$ticks" -ge $((seconds * 100)) ]; then
-            kill -USR1 "$pid"
+        if [ "$ticks" -ge $(((seconds + input_seconds) * 100)) ]; then
+            # It writes the input that it is at, unless it waits for a lock that it has itself.
+            kill -ABRT "$pid"
+            sleep 20
+            kill -KILL "$pid" 2> /dev/null
+            echo "one input took more than $input_seconds s of a processor" >> "$log"
             break
+        elif [ "$ticks" -ge "$limit" ]; then
+            # It ends with its figures behind the input that it is at (-handle_usr1).
+            kill -USR1 "$pid"
+            limit=$(((seconds + input_seconds) * 100))
         fi
         sleep 0.5
     done
     wait "$pid"
     status=$?
+    if [ "$status" -eq 0 ] && slow "$target" >> "$log"; then
+        status=1
+    fi
     if [ "$status" -eq 0 ]; then
         printf '%-12s %9s inputs, %6s counters covered, %5s MB\n' "$target" \
             "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" \
@@ -148,8 +179,8 @@ run() {
 for target in "${targets[@]}"; do
     seed "$target"
 done
-export -f run taken
-export built host corpus artifacts seconds
+export -f run taken slow
+export built host corpus artifacts seconds input_seconds
 begin=$SECONDS
 ran=$(mktemp -d)
 trap 'rm -rf "$ran"' EXIT
