@@ -169,10 +169,12 @@ pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bound
         // A guest that gets no processor of the host for 20 s reports stalls of RCU, which say nothing of the agent. With PREEMPT_RT much
         // output on the emulated serial line counts as interrupts that nobody wanted, and Linux shuts the line off
         // (kernel/irq/spurious.c, note_interrupt): the end of the console was missing. At its boot the kernel tests its
-        // cryptography, and complains of itself when a test takes longer than 60 s (crypto/api.c, crypto_larval_wait).
+        // cryptography, and complains of itself when a test takes longer than 60 s (crypto/api.c, crypto_larval_wait). Of denials that
+        // come faster than it writes them to its log it keeps 64 by default; it then loses the others, and says so on the console, between the
+        // lines of what is judged (kernel/audit.c, audit_log_start).
         .arg("-append")
         .arg(format!(
-            "console={} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1 noirqdebug cryptomgr.notests {} {}",
+            "console={} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1 noirqdebug cryptomgr.notests audit_backlog_limit=8192 {} {}",
             platform.console, platform.command_line, machine.command_line
         ))
         .arg("-kernel")

@@ -350,10 +350,8 @@ pub const MACHINES: [Machine; 15] = [
     Machine { name: "7", series: "7", scenes: &[ROOT, CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
-    // Of denials that came faster than the kernel writes them to its log it keeps 64 by default; it then loses the others, and says so on the
-    // console, between the lines of what is judged (kernel/audit.c, audit_log_start).
-    Machine { name: "6.1 SELinux", series: "6.1", command_line: "security=selinux selinux=1 enforcing=1 audit_backlog_limit=8192", scenes: &SELINUX, ..PLAIN },
-    Machine { name: "6.12 SELinux", series: "6.12", command_line: "security=selinux selinux=1 enforcing=1 audit_backlog_limit=8192", scenes: &SELINUX, ..PLAIN },
+    Machine { name: "6.1 SELinux", series: "6.1", command_line: "security=selinux selinux=1 enforcing=1", scenes: &SELINUX, ..PLAIN },
+    Machine { name: "6.12 SELinux", series: "6.12", command_line: "security=selinux selinux=1 enforcing=1", scenes: &SELINUX, ..PLAIN },
     Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN, CHART_LOCKED_DOWN, BPF_AND_PERFMON_LOCKED_DOWN, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.1 without BTF", series: "6.1", flavour: Flavour::WithoutBtf, scenes: &[WITHOUT_BTF], ..PLAIN },
     Machine { name: "6.1 pods", series: "6.1", scenes: &[PODS], ..PLAIN },
